@@ -1,0 +1,364 @@
+"""Claims: what was predicted, what was measured, by which rule, and the verdict.
+
+A rule is fixed before the run and turns replicate values into a verdict. Simulations and theorems
+report through the same `Claim`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minattn import checks
+from minattn.arrays import Array
+
+HOLDS = "holds"
+DOES_NOT_HOLD = "does not hold"
+INCONCLUSIVE = "inconclusive"
+UNDERTRAINED = "undertrained"  # measured before the models were trained: no verdict is drawn
+VERDICTS = (HOLDS, DOES_NOT_HOLD, INCONCLUSIVE, UNDERTRAINED)
+
+LEVEL = 0.95  # of the intervals that decide claims
+_ERROR = 0.05  # 1 - LEVEL, which in floating point is a little more
+
+_REPORTED = ("claim", "predicted", "measured", "interval", "rule", "verdict")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement, its prediction and measurement, and the verdict drawn by a rule.
+
+    Parameters
+    ----------
+    claim, predicted : str
+        The statement, and what it predicts for the quantity measured.
+    measured : float or None
+        The quantity; None if there is no number.
+    interval : (float, float) or None
+        Low and high: the 95% interval of the mean, or the range, whichever `rule` reads.
+    rule, verdict : str
+        How the verdict is drawn, and one of `VERDICTS`.
+    p_value : float or None
+        Of the test that the rule makes, before any correction for other claims.
+    source, method, assumptions, found : str
+        For statements of a theory: where it stands, how it was checked, what it assumes, what
+        turned out.
+
+    Raises
+    ------
+    ValueError
+        If a text is no text, the verdict is unknown, or the interval is not low <= high.
+    """
+
+    claim: str
+    predicted: str
+    measured: float | None
+    interval: tuple[float, float] | None
+    rule: str
+    verdict: str
+    p_value: float | None = None
+    source: str = ""
+    method: str = ""
+    assumptions: str = ""
+    found: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("claim", "predicted", "rule", "source", "method", "assumptions", "found"):
+            if not isinstance(getattr(self, name), str):
+                checks.fail(name, repr(getattr(self, name)), "a string")
+        checks.one_of("verdict", self.verdict, VERDICTS)
+        if self.interval is not None:
+            low, high = self.interval
+            if not low <= high:
+                checks.fail("interval", self.interval, "None or (low, high) with low <= high")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what strict JSON can hold: the six reported fields, and the others where set.
+
+        Infinities and NaN, which JSON lacks, become the strings "inf", "-inf" and "nan": `float`
+        reads them back, and an infinite measurement stays distinct from a missing one.
+        """
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: _json_safe(value)
+            for name, value in values.items()
+            if name in _REPORTED or value not in ("", None)
+        }
+
+
+def _json_safe(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return [_json_safe(part) for part in value]
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+class Estimate(NamedTuple):
+    """A mean over n replicas and its interval; numbers, or arrays of one shape."""
+
+    mean: Any
+    low: Any
+    high: Any
+    n: int
+
+
+def mean_interval(values: Any, level: float = LEVEL) -> Estimate:
+    """Student-t interval for the mean over independent replicas.
+
+    Parameters
+    ----------
+    values : array_like, shape (n, ...)
+        One entry a replica along the first axis.
+    level : float
+        Probability that the interval covers the mean, in (0, 1).
+
+    Returns
+    -------
+    Estimate
+        Each entry of shape (...). No spread gives an interval of no width. A single replica says
+        nothing about spread: its interval is (-inf, inf).
+
+    Raises
+    ------
+    ValueError
+        If there is no replica, a value is not a finite real number, or `level` is not in (0, 1).
+    """
+    level = checks.real("level", level, 0.0, 1.0)
+    if level in (0.0, 1.0):
+        checks.fail("level", level, "a number strictly between 0 and 1")
+    replicas = _values(values)
+    n = len(replicas)
+    mean, error = _mean_and_error(replicas)
+    from scipy.special import stdtrit
+
+    quantile = stdtrit(n - 1, (1.0 + level) / 2.0) if n > 1 else 1.0
+    return Estimate(mean, mean - quantile * error, mean + quantile * error, n)
+
+
+def _values(values: Any, infinite: bool = False) -> Array:
+    """Return `values` as float64 with a non-empty first axis, or fail; NaN always does."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        checks.fail("values", f"a {type(values).__name__}", "an array of numbers")
+    if array.dtype.kind not in "iuf":
+        checks.fail("values", f"an array of {array.dtype}", "an array of real numbers")
+    if array.ndim == 0 or array.size == 0:
+        checks.fail("values", f"the shape {array.shape}", "at least one replica on the first axis")
+    if np.isnan(array).any() or not (infinite or np.isfinite(array).all()):
+        checks.fail("values", "NaN or infinity", "numbers" if infinite else "finite numbers")
+    return array.astype(np.float64)
+
+
+def _mean_and_error(values: Array) -> tuple[Array, Array]:
+    """Return mean and standard error over the first axis; the error of one value is infinite."""
+    # Deviations from the first value are exactly 0 when all agree; those from a rounded mean are
+    # not, and would turn a constant into a significant difference.
+    shifted = values - values[0]
+    n = len(values)
+    mean = values[0] + shifted.mean(axis=0)
+    if n == 1:
+        return mean, np.full_like(mean, np.inf)[()]
+    return mean, np.std(shifted, axis=0, ddof=1) / math.sqrt(n)
+
+
+class Decision(NamedTuple):
+    """What a rule reads off replicate values."""
+
+    measured: float
+    interval: tuple[float, float]
+    p_value: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A readable text, and the function from replicate values to a `Decision`."""
+
+    text: str
+    decide: Callable[[Any], Decision]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def above(threshold: float) -> Rule:
+    """The mean over replicas lies above `threshold`.
+
+    Values have shape (n,). Decided by the two-sided 95% Student-t interval: entirely above, the
+    claim holds; entirely below, it does not; otherwise the data are inconclusive.
+    """
+    threshold = checks.real("threshold", threshold)
+    text = f"mean above {threshold:g}, by its 95% interval"
+    return Rule(text, partial(_compare, threshold=threshold, upward=True))
+
+
+def below(threshold: float) -> Rule:
+    """The mean over replicas lies below `threshold`; see `above`."""
+    threshold = checks.real("threshold", threshold)
+    text = f"mean below {threshold:g}, by its 95% interval"
+    return Rule(text, partial(_compare, threshold=threshold, upward=False))
+
+
+def at_most(limit: float) -> Rule:
+    """Every value is at most `limit`: for residuals of identities, which leave nothing to chance.
+
+    Values have any shape. The largest is reported, the range stands in for the interval, and the
+    verdict is never inconclusive. An infinite value is a failure, NaN an error.
+    """
+    limit = checks.real("limit", limit)
+    return Rule(f"every value at most {limit:g}", partial(_bound, limit=limit))
+
+
+def _compare(values: Any, threshold: float, upward: bool) -> Decision:
+    array = _values(values)
+    if array.ndim != 1:
+        checks.fail("values", f"the shape {array.shape}", "one value a replica, shape (n,)")
+    estimate = mean_interval(array)
+    mean = float(estimate.mean)
+    p_value = _p_value(array, threshold)
+    verdict = INCONCLUSIVE
+    if p_value < _ERROR:  # the same as: the interval leaves the threshold out
+        verdict = HOLDS if (mean > threshold) == upward else DOES_NOT_HOLD
+    return Decision(mean, (float(estimate.low), float(estimate.high)), p_value, verdict)
+
+
+def _p_value(values: Array, threshold: float) -> float:
+    """Two-sided Student-t test that the mean equals `threshold`; 1 for a single replica."""
+    mean, error = (float(part) for part in _mean_and_error(values))
+    if error == 0.0:
+        return 1.0 if mean == threshold else 0.0
+    if len(values) == 1:
+        return 1.0
+    from scipy.special import stdtr
+
+    return float(2.0 * stdtr(len(values) - 1, -abs(mean - threshold) / error))
+
+
+def _bound(values: Any, limit: float) -> Decision:
+    array = _values(np.ravel(values), infinite=True)
+    low, high = float(array.min()), float(array.max())
+    return Decision(high, (low, high), None, HOLDS if high <= limit else DOES_NOT_HOLD)
+
+
+def judge(claim: str, predicted: str, values: Any, rule: Rule, undertrained: bool = False) -> Claim:
+    """Apply `rule` to replicate values and report the claim.
+
+    Parameters
+    ----------
+    claim, predicted : str
+        The statement and what it predicts.
+    values : array_like, shape (n,) (any shape for `at_most`)
+        One measurement a replica.
+    rule : Rule
+        `above`, `below`, `at_most`, or one of your own.
+    undertrained : bool
+        True reports the numbers but draws no verdict.
+
+    Raises
+    ------
+    ValueError
+        If an argument is of the wrong kind, or the values do not suit the rule.
+    """
+    if not isinstance(rule, Rule):
+        checks.fail("rule", repr(rule), "a Rule, such as above(0.0)")
+    checks.flag("undertrained", undertrained)
+    measured, interval, p_value, verdict = rule.decide(values)
+    if undertrained:
+        p_value, verdict = None, UNDERTRAINED
+    return Claim(claim, predicted, measured, interval, str(rule), verdict, p_value)
+
+
+def holm(claims: Iterable[Claim]) -> list[Claim]:
+    """Correct the verdicts of a family of claims for their number, by Holm's step-down method.
+
+    A verdict stands only if the claim's Holm-adjusted p-value is below 0.05, and becomes
+    inconclusive otherwise. Intervals and p-values stay the plain ones; the rule's text says over
+    how many claims. Claims without a p-value (`at_most`, undertrained) are neither counted nor
+    changed. The order is kept. Apply it once, to the whole family as `judge` returned it.
+    """
+    claims = list(claims)
+    tested = [index for index, claim in enumerate(claims) if claim.p_value is not None]
+    adjusted = _holm_adjusted([claims[index].p_value for index in tested])
+    for index, p_value in zip(tested, adjusted, strict=True):
+        claims[index] = dataclasses.replace(
+            claims[index],
+            rule=f"{claims[index].rule}; Holm over {len(tested)} claims",
+            verdict=claims[index].verdict if p_value < _ERROR else INCONCLUSIVE,
+        )
+    return claims
+
+
+def _holm_adjusted(p_values: Sequence[float | None]) -> Array:
+    """Return max over smaller p-values of p times the number of claims not yet passed, up to 1."""
+    plain = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(plain)
+    remaining = np.arange(len(plain), 0, -1)
+    adjusted = np.empty_like(plain)
+    adjusted[order] = np.minimum(np.maximum.accumulate(plain[order] * remaining), 1.0)
+    return adjusted
+
+
+_HEADER = ("claim", "predicted", "measured", "interval", "verdict")
+_GAP = "  "
+_NARROWEST = 72  # below it the columns of numbers leave no room for words
+
+
+def table(claims: Iterable[Claim], width: int = 100) -> str:
+    """Lay claims out as plain text, long cells wrapped.
+
+    Parameters
+    ----------
+    claims : iterable of Claim
+    width : int
+        Characters that no line exceeds, at least 72.
+
+    Returns
+    -------
+    str
+        Lines without a final newline. "interval" is the 95% interval of the mean, or the range of
+        the values where the rule is `at_most`. Numbers have three significant digits.
+    """
+    width = checks.integer("width", width, _NARROWEST)
+    rows = [_cells(claim) for claim in claims]
+    natural = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
+    room = width - len(_GAP) * (len(_HEADER) - 1) - sum(natural[2:])
+    predicted = min(natural[1], max(room * 2 // 5, room - natural[0], len(_HEADER[1])))
+    widths = [min(natural[0], room - predicted), predicted, *natural[2:]]
+    lines = [*_wrapped(_HEADER, widths), _GAP.join("-" * size for size in widths)]
+    for row in rows:
+        lines += _wrapped(row, widths)
+    return "\n".join(lines)
+
+
+def _cells(claim: Claim) -> tuple[str, ...]:
+    """Return the cells of one claim, every run of white space made a single space."""
+    interval = "-"
+    if claim.interval is not None:
+        interval = "[{}, {}]".format(*map(_number, claim.interval))
+    claim_text, predicted = (" ".join(text.split()) for text in (claim.claim, claim.predicted))
+    return claim_text, predicted, _number(claim.measured), interval, claim.verdict
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value + 0.0:.3g}"  # + 0.0 makes -0 a plain 0
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the lines of one row: each cell wrapped to its width, the shorter ones padded."""
+    columns = [textwrap.wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    height = max(map(len, columns))
+    padded = [column + [""] * (height - len(column)) for column in columns]
+    return [
+        _GAP.join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip()
+        for parts in zip(*padded, strict=True)
+    ]

@@ -1,0 +1,162 @@
+"""Engine "numba": shards in threads, and compiled loops that release the GIL.
+
+Matrix products stay with BLAS, one thread a shard; what surrounds them is fused into one pass over
+memory each, by the kernels of `kernels.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from minattn import checks
+from minattn.arrays import Array
+from minattn.engines import kernels
+from minattn.engines.compiling import compiled
+from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON, Reference
+from minattn.engines.threads import get_threads, run_in_threads
+
+Result = TypeVar("Result")
+
+_row_stops = compiled(kernels.row_stops)
+_softmax = compiled(kernels.softmax_rows)
+_softmax_backward = compiled(kernels.softmax_rows_backward)
+_scale = compiled(kernels.scale_rows)
+_cross_entropy = compiled(kernels.cross_entropy_rows)
+_embedding_gradient = compiled(kernels.embedding_gradient_rows)
+_layer_norm = compiled(kernels.layer_norm_rows)
+_layer_norm_backward = compiled(kernels.layer_norm_rows_backward)
+_gelu = compiled(kernels.gelu_entries)
+_gelu_backward = compiled(kernels.gelu_entries_backward)
+_adamw = compiled(kernels.adamw_entries)
+
+
+class NumbaCPU(Reference):
+    """The reference engine with its loops compiled and its shards in threads."""
+
+    name = "numba"
+    dtypes = ("float64", "float32")
+
+    @property
+    def threads(self) -> int:  # type: ignore[override]
+        """Number of shards that run side by side."""
+        return get_threads()
+
+    def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Run the shards of a step in threads and return their results in order."""
+        return run_in_threads(tasks)
+
+    def masked_softmax(
+        self, scores: Array, allowed: Array, scale: float, out: Array | None = None
+    ) -> Array:
+        """Fused scale, mask and softmax; a row stops at its last allowed key."""
+        out = self._out(scores, out)
+        allowed = _plain(allowed)
+        _softmax(_matrices(scores), allowed, _row_stops(allowed), scale, _matrices(out))
+        return out
+
+    def masked_softmax_backward(
+        self,
+        weights: Array,
+        d_weights: Array,
+        allowed: Array,
+        scale: float,
+        out: Array | None = None,
+    ) -> Array:
+        """Fused softmax backward; a row stops at its last allowed key."""
+        out = self._out(d_weights, out)
+        arrays = (_matrices(weights), _matrices(d_weights), _row_stops(_plain(allowed)))
+        _softmax_backward(*arrays, scale, _matrices(out))
+        return out
+
+    def masked_scale(
+        self, scores: Array, allowed: Array, scale: float, out: Array | None = None
+    ) -> Array:
+        """Fused scale and mask."""
+        out = self._out(scores, out)
+        _scale(_matrices(scores), _plain(allowed), scale, _matrices(out))
+        return out
+
+    def cross_entropy(
+        self, logits: Array, targets: Array, weights: Array, out: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Fused softmax, loss and gradient; rows of zero weight are skipped."""
+        out = self._out(logits, out)
+        losses = np.empty(logits.shape[0], logits.dtype)
+        _cross_entropy(_plain(logits), _plain(targets), _plain(weights), losses, out)
+        return losses, out
+
+    def embedding_gradient(self, tokens: Array, dx: Array, rows: int) -> Array:
+        """Scatter-add in token order, so that no update is lost and the order is fixed."""
+        out = self.empty((dx.shape[0], rows, dx.shape[-1]), dx.dtype)
+        _embedding_gradient(_plain(tokens), _plain(dx), out)
+        return out
+
+    def layer_norm(self, x: Array, gain: Array, shift: Array) -> tuple[Array, Array, Array]:
+        """Fused mean, variance, normalisation, gain and shift."""
+        y, normed = self.empty(x.shape, x.dtype), self.empty(x.shape, x.dtype)
+        inverse = self.empty(x.shape[:-1], x.dtype)
+        _layer_norm(_plain(x), _plain(gain), _plain(shift), NORM_EPSILON, y, normed, inverse)
+        return y, normed, inverse
+
+    def layer_norm_backward(
+        self, dy: Array, gain: Array, normed: Array, inverse: Array
+    ) -> tuple[Array, Array, Array]:
+        """Fused gradients of x, gain and shift."""
+        dx = self.empty(dy.shape, dy.dtype)
+        dgain, dshift = self.empty(gain.shape, dy.dtype), self.empty(gain.shape, dy.dtype)
+        arguments = (_plain(dy), _plain(gain), _plain(normed), _plain(inverse))
+        _layer_norm_backward(*arguments, dx, dgain, dshift)
+        return dx, dgain, dshift
+
+    def gelu(self, u: Array) -> Array:
+        """GELU in one pass."""
+        y = self.empty(u.shape, u.dtype)
+        _gelu(_flat(u), GELU_SCALE, GELU_CUBIC, _flat(y))
+        return y
+
+    def gelu_backward(self, u: Array, dy: Array) -> Array:
+        """GELU's gradient in one pass."""
+        du = self.empty(u.shape, u.dtype)
+        _gelu_backward(_flat(u), _flat(dy), GELU_SCALE, GELU_CUBIC, _flat(du))
+        return du
+
+    def adamw_update(
+        self,
+        value: Array,
+        gradient: Array,
+        mean: Array,
+        square: Array,
+        beta1: float,
+        beta2: float,
+        step_size: float,
+        inverse_correction: float,
+        epsilon: float,
+        shrink: float,
+    ) -> None:
+        """Moments, bias correction, decay and step in one pass."""
+        numbers = (beta1, beta2, step_size, inverse_correction, epsilon, shrink)
+        _adamw(_flat(value), _flat(gradient), _flat(mean), _flat(square), *numbers)
+
+    def _out(self, like: Array, out: Array | None) -> Array:
+        if out is None:
+            return self.empty(like.shape, like.dtype)
+        if not (out.flags.c_contiguous and out.flags.writeable):  # a copy would be written instead
+            checks.fail("out", "a strided or read-only array", "a writable C-contiguous one")
+        return out
+
+
+def _plain(array: Array) -> Array:
+    """Return the array as kernels are compiled for it: C-contiguous and writable."""
+    return np.require(array, requirements=("C", "W"))
+
+
+def _matrices(array: Array) -> Array:
+    """View (..., N, N) as (M, N, N)."""
+    return _plain(array).reshape(-1, *array.shape[-2:])
+
+
+def _flat(array: Array) -> Array:
+    return _plain(array).reshape(-1)

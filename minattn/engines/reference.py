@@ -1,0 +1,193 @@
+"""The primitives on plain arrays: the readable truth, which the other engines override.
+
+Shapes: R replicas, B sequences of N positions, H heads, T = B N tokens, d any width, V symbols.
+`...` stands for any leading axes. No primitive changes an input unless it is also passed as `out`.
+Everything here is analytic where it can be, so that complex arrays may pass (complex steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from minattn.arrays import Array
+from minattn.engines.workspace import Workspace
+
+Result = TypeVar("Result")
+
+NORM_EPSILON = 1e-5
+GELU_SCALE = (2 / np.pi) ** 0.5
+GELU_CUBIC = 0.044715
+
+
+class Reference:
+    """Engine "numpy": every primitive in a few lines of NumPy, one shard at a time."""
+
+    name = "numpy"
+    dtypes: tuple[str, ...] = ("float64", "float32", "complex128")
+    threads = 1
+
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        self._workspace = workspace
+
+    def using(self, workspace: Workspace | None) -> Reference:
+        """Return this engine with its outputs taken from a workspace."""
+        return type(self)(workspace)
+
+    def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Run the shards of a step and return their results in order."""
+        return [task() for task in tasks]
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an uninitialised array for an output."""
+        if self._workspace is None:
+            return np.empty(shape, dtype)
+        return self._workspace.empty(shape, dtype)
+
+    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        """Return a @ b over the last two axes; the leading axes of a and b are equal."""
+        if out is None:
+            out = self.empty((*a.shape[:-1], b.shape[-1]), a.dtype)
+        return np.matmul(a, b, out=out)
+
+    def masked_softmax(
+        self, scores: Array, allowed: Array, scale: float, out: Array | None = None
+    ) -> Array:
+        """Return the softmax of ``scale * scores`` (..., N, N) over the allowed keys of each row.
+
+        Weights are zero outside `allowed` (N, N) and in rows without an allowed key, whatever the
+        scores there, NaN included.
+        """
+        z = np.where(allowed, scores * scale, 0)  # scaled before masked: -inf is not analytic
+        top = np.where(allowed, z.real, -np.inf).max(axis=-1, keepdims=True)
+        exponentials = np.where(allowed, np.exp(np.where(allowed, z - top, 0)), 0)
+        total = exponentials.sum(axis=-1, keepdims=True)
+        return _result(exponentials / np.where(total == 0, 1, total), out)
+
+    def masked_softmax_backward(
+        self,
+        weights: Array,
+        d_weights: Array,
+        allowed: Array,
+        scale: float,
+        out: Array | None = None,
+    ) -> Array:
+        """Return dL/dscores = scale A (dA - sum_k A_ik dA_ik), given A and dA (..., N, N).
+
+        It is zero outside `allowed`, where A is.
+        """
+        d_weights = np.where(allowed, d_weights, 0)
+        mean = (weights * d_weights).sum(axis=-1, keepdims=True)
+        return _result(scale * weights * (d_weights - mean), out)
+
+    def masked_scale(
+        self, scores: Array, allowed: Array, scale: float, out: Array | None = None
+    ) -> Array:
+        """Return ``scale * scores`` (..., N, N) on the allowed pairs, zero elsewhere.
+
+        The weights of linear attention; as the map is its own transpose, also their backward.
+        """
+        return _result(np.where(allowed, scores * scale, 0), out)
+
+    def cross_entropy(
+        self, logits: Array, targets: Array, weights: Array, out: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return sum_t w_t (logsumexp(l_t) - l_t[target]), shape (R,), and its logit gradient.
+
+        Logits (R, T, V); targets and weights (R, T). Rows of zero weight contribute exactly zero.
+        """
+        scored = weights[..., None] > 0
+        shifted = np.where(scored, logits, 0)
+        shifted = shifted - shifted.real.max(axis=-1, keepdims=True)
+        exponentials = np.exp(shifted)
+        total = exponentials.sum(axis=-1, keepdims=True)
+        chosen = np.take_along_axis(shifted, targets[..., None], axis=-1)
+        losses = weights * (np.log(total) - chosen)[..., 0]
+        gradient = exponentials / total
+        index = targets[..., None]
+        np.put_along_axis(gradient, index, np.take_along_axis(gradient, index, -1) - 1, axis=-1)
+        return losses.sum(axis=-1), _result(weights[..., None] * gradient, out)
+
+    def embedding_gradient(self, tokens: Array, dx: Array, rows: int) -> Array:
+        """Sum the gradients dx (R, T, d) of equal tokens (R, T) into rows: (R, rows, d)."""
+        gradient = self.empty((dx.shape[0], rows, dx.shape[-1]), dx.dtype)
+        gradient[...] = 0
+        for replica in range(dx.shape[0]):
+            np.add.at(gradient[replica], tokens[replica], dx[replica])
+        return gradient
+
+    def layer_norm(self, x: Array, gain: Array, shift: Array) -> tuple[Array, Array, Array]:
+        """Return gain n + shift, n and 1/s: n = (x - mean)/s, s^2 = population variance + eps.
+
+        Rows x (R, T, d); gain and shift (R, d); 1/s is (R, T).
+        """
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = (centred * centred).mean(axis=-1, keepdims=True)
+        inverse = 1 / np.sqrt(variance + NORM_EPSILON)
+        normed = centred * inverse
+        return gain[:, None] * normed + shift[:, None], normed, inverse[..., 0]
+
+    def layer_norm_backward(
+        self, dy: Array, gain: Array, normed: Array, inverse: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return the gradients of x (R, T, d), gain (R, d) and shift (R, d)."""
+        dn = gain[:, None] * dy
+        along = (dn * normed).mean(axis=-1, keepdims=True)
+        dx = inverse[..., None] * (dn - dn.mean(axis=-1, keepdims=True) - normed * along)
+        return dx, (dy * normed).sum(axis=1), dy.sum(axis=1)
+
+    def gelu(self, u: Array) -> Array:
+        """Return u (1 + tanh(c (u + k u^3))) / 2, the analytic form of GELU."""
+        return 0.5 * u * (1 + np.tanh(GELU_SCALE * (u + GELU_CUBIC * u * u * u)))
+
+    def gelu_backward(self, u: Array, dy: Array) -> Array:
+        """Return the gradient of u."""
+        tanh = np.tanh(GELU_SCALE * (u + GELU_CUBIC * u * u * u))
+        slope = GELU_SCALE * (1 + 3 * GELU_CUBIC * u * u)
+        return dy * 0.5 * (1 + tanh + u * (1 - tanh * tanh) * slope)
+
+    def sgd_update(
+        self, value: Array, gradient: Array, velocity: Array | None, lr: float, momentum: float
+    ) -> None:
+        """Set velocity = momentum velocity + gradient and value -= lr velocity, in place."""
+        if velocity is None:
+            value -= lr * gradient
+            return
+        velocity *= momentum
+        velocity += gradient
+        value -= lr * velocity
+
+    def adamw_update(
+        self,
+        value: Array,
+        gradient: Array,
+        mean: Array,
+        square: Array,
+        beta1: float,
+        beta2: float,
+        step_size: float,
+        inverse_correction: float,
+        epsilon: float,
+        shrink: float,
+    ) -> None:
+        """Update the moments, then value = shrink value - step_size m / (sqrt(s c) + eps).
+
+        Bias correction comes in as numbers: step_size = lr / (1 - beta1^t) and
+        c = inverse_correction = 1 / (1 - beta2^t); shrink = 1 - lr weight_decay.
+        """
+        mean *= beta1
+        mean += (1 - beta1) * gradient
+        square *= beta2
+        square += (1 - beta2) * gradient * gradient
+        value *= shrink
+        value -= step_size * mean / (np.sqrt(square * inverse_correction) + epsilon)
+
+
+def _result(value: Array, out: Array | None) -> Array:
+    """Return `value`, in `out` where there is one."""
+    if out is None:
+        return value
+    out[...] = value
+    return out

@@ -1,0 +1,139 @@
+"""Multi-head self-attention and its backward, by hand.
+
+    q = x W_q + b_q,   k = x W_k + b_k,   v = x W_v + b_v
+    S_ij = q_i . k_j  =  x_i W_qk x_j^T  with  W_qk = W_q W_k^T  (without biases)
+    A = softmax(S / sqrt(h)) over the allowed keys     (linear attention: S / sqrt(h) itself)
+    o_i = sum_j A_ij v_j,   y = [o of all heads] W_o + b_o
+
+Backward, from G = dL/do: e_ij = G_i . v_j = dL/dA_ij and
+
+    dL/dS_ij = A_ij (e_ij - sum_k A_ik e_ik) / sqrt(h)     (linear: e_ij / sqrt(h))
+
+which is -beta_ij of the theory; then dq = dS k, dk = dS^T q, dv = A^T G.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minattn.arrays import Array, Params
+from minattn.engines import Reference
+from minattn.layers import linear
+
+PROJECTIONS = ("q", "k", "v")
+
+
+@dataclass
+class AttentionTape:
+    """What `backward` and the account of the update need.
+
+    R replicas, B sequences of N positions, H heads of width h, model width d.
+    """
+
+    x: Array  # (R, B N, d), what W_q, W_k and W_v multiply
+    q: Array  # (R, B, H, N, h)
+    k: Array  # (R, B, H, N, h), zero at keys that no query may see
+    v: Array  # (R, B, H, N, h), likewise
+    A: Array  # (R, B, H, N, N)
+    o: Array  # (R, B N, H h)
+    output_gradient: Array | None = None  # G (R, B, H, N, h), set by backward
+
+
+def forward(
+    engine: Reference,
+    p: Params,
+    x: Array,
+    allowed: Array,
+    attention: str,
+    W_qk_offset: Array | None = None,
+) -> tuple[Array, AttentionTape]:
+    """Return y (R, B N, d) and the tape.
+
+    `W_qk_offset` (R, H, d, d) is added to each head's W_qk where it enters the scores; it need not
+    be reachable through W_q and W_k.
+    """
+    d, heads, h = p["W_q"].shape[1:]
+    qkv = linear.forward(engine, x, _joined(p, "W"), _joined(p, "b") if "b_q" in p else None)  # 1
+    q, k, v = _by_head(qkv, len(allowed), heads)
+    k, v = _hide_unseen(k, v, allowed)
+    S = engine.matmul(q, k.swapaxes(-2, -1))  # 2
+    if W_qk_offset is not None:
+        S = S + _bilinear(x, W_qk_offset, len(allowed))
+    o, A = attend(engine, S, v, allowed, attention)  # 3
+    y = linear.forward(engine, o, p["W_o"].reshape(len(o), heads * h, d), p.get("b_o"))  # 4
+    return y, AttentionTape(x, q, k, v, A, o)
+
+
+def attend(
+    engine: Reference, S: Array, v: Array, allowed: Array, attention: str
+) -> tuple[Array, Array]:
+    """Return o (R, B N, H h) and A (R, B, H, N, N), given raw scores S, which A overwrites."""
+    R, B, heads, N, h = v.shape
+    weigh = engine.masked_softmax if attention == "softmax" else engine.masked_scale
+    A = weigh(S, allowed, h**-0.5, out=S)
+    o = engine.empty((R, B, N, heads, h), v.dtype)
+    engine.matmul(A, v, out=o.swapaxes(2, 3))
+    return o.reshape(R, B * N, heads * h), A
+
+
+def backward(
+    engine: Reference, p: Params, tape: AttentionTape, dy: Array, allowed: Array, attention: str
+) -> tuple[Array, Params]:
+    """Return dx (R, B N, d) and the gradients by short name; set `tape.output_gradient`."""
+    R, B, heads, N, h = tape.v.shape
+    d = tape.x.shape[-1]
+    W_o = p["W_o"].reshape(R, heads * h, d)
+    do, dW_o = linear.backward(engine, tape.o, W_o, dy)  # 4
+    G = tape.output_gradient = do.reshape(R, B, N, heads, h).swapaxes(2, 3)
+    e = engine.matmul(G, tape.v.swapaxes(-2, -1))  # 3
+    dqkv = engine.empty((R, B * N, 3 * heads * h), dy.dtype)
+    dq, dk, dv = _by_head(dqkv, N, heads)
+    engine.matmul(tape.A.swapaxes(-2, -1), G, out=dv)
+    if attention == "softmax":
+        dS = engine.masked_softmax_backward(tape.A, e, allowed, h**-0.5, out=e)
+    else:
+        dS = engine.masked_scale(e, allowed, h**-0.5, out=e)
+    engine.matmul(dS, tape.k, out=dq)  # 2
+    engine.matmul(dS.swapaxes(-2, -1), tape.q, out=dk)
+    dx, dW = linear.backward(engine, tape.x, _joined(p, "W"), dqkv)  # 1
+    grads = {"W_o": dW_o.reshape(R, heads, h, d)} | _parted("W", dW.reshape(R, d, 3, heads, h))
+    if "b_q" in p:
+        db = linear.bias_gradient(dqkv).reshape(R, 3, heads, h)
+        grads |= _parted("b", db) | {"b_o": linear.bias_gradient(dy)}
+    return dx, grads
+
+
+def _joined(p: Params, letter: str) -> Array:
+    """Return [W_q W_k W_v] as (R, d, 3 H h), or the biases as (R, 3 H h): one product for three."""
+    parts = [p[f"{letter}_{name}"] for name in PROJECTIONS]
+    lead = parts[0].shape[:-2]
+    return np.concatenate([part.reshape(*lead, -1) for part in parts], axis=-1)
+
+
+def _parted(letter: str, joined: Array) -> Params:
+    """Undo `_joined` for a gradient (..., 3, H, h)."""
+    return {f"{letter}_{name}": joined[..., i, :, :] for i, name in enumerate(PROJECTIONS)}
+
+
+def _by_head(qkv: Array, N: int, heads: int) -> tuple[Array, Array, Array]:
+    """View (R, B N, 3 H h) as q, k and v, each (R, B, H, N, h)."""
+    R, T, columns = qkv.shape
+    views = qkv.reshape(R, T // N, N, 3, heads, columns // (3 * heads))
+    q, k, v = (views[:, :, :, i].swapaxes(2, 3) for i in range(3))
+    return q, k, v
+
+
+def _hide_unseen(k: Array, v: Array, allowed: Array) -> tuple[Array, Array]:
+    """Set keys and values that no query may see to zero: zero times NaN would not be zero."""
+    seen = allowed.any(axis=0)
+    if seen.all():
+        return k, v
+    return np.where(seen[:, None], k, 0), np.where(seen[:, None], v, 0)
+
+
+def _bilinear(x: Array, M: Array, N: int) -> Array:
+    """Return x_i M x_j^T for every head: x (R, B N, d), M (R, H, d, d) -> (R, B, H, N, N)."""
+    rows = x.reshape(x.shape[0], -1, 1, N, x.shape[-1])
+    return rows @ M[:, None] @ rows.swapaxes(-2, -1)

@@ -1,0 +1,35 @@
+"""Tokens and positions to rows: x = E[token] + P[position]."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minattn.arrays import Array, Params
+from minattn.engines import Reference
+
+
+def forward(engine: Reference, p: Params, tokens: Array) -> Array:
+    """Return x (R, B N, d); tokens (R, B, N)."""
+    E = p["token_embedding"]
+    replicas, _, d = E.shape
+    _, B, N = tokens.shape
+    x = engine.empty((replicas, B, N, d), E.dtype)
+    for replica in range(replicas):
+        np.take(E[replica], tokens[replica], axis=0, out=x[replica], mode="clip")  # 1
+    if "position_embedding" in p:
+        x += p["position_embedding"][:, None, :N]  # 2
+    return x.reshape(replicas, B * N, d)
+
+
+def backward(engine: Reference, p: Params, tokens: Array, dx: Array) -> Params:
+    """Return the gradients of the embeddings, given dx (R, B N, d)."""
+    replicas, rows, d = p["token_embedding"].shape
+    _, B, N = tokens.shape
+    grads = {}
+    if "position_embedding" in p:  # 2
+        dP = engine.empty(p["position_embedding"].shape, dx.dtype)
+        dP[:, N:] = 0
+        dx.reshape(replicas, B, N, d).sum(axis=1, out=dP[:, :N])
+        grads["position_embedding"] = dP
+    grads["token_embedding"] = engine.embedding_gradient(tokens.reshape(replicas, -1), dx, rows)  # 1
+    return grads

@@ -1,0 +1,25 @@
+"""Weighted mean cross-entropy over the positions of positive weight, per replica."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minattn.arrays import Array
+from minattn.engines import Reference
+
+
+def shares(weights: Array) -> Array:
+    """Return weights (R, ..., N) divided by their sum per replica; zeros where the sum is zero."""
+    axes = tuple(range(1, weights.ndim))
+    total = weights.sum(axis=axes, keepdims=True)
+    return weights / np.where(total > 0, total, 1)
+
+
+def forward(
+    engine: Reference, logits: Array, targets: Array, shares: Array, out: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the loss (R,) and the gradient of the logits, which one pass gives together.
+
+    Logits (R, T, V); targets and shares (R, T).
+    """
+    return engine.cross_entropy(logits, targets, shares, out=out)

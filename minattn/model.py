@@ -1,0 +1,191 @@
+"""The model: layers stacked, run forward and backward.
+
+    x = embedding(tokens);  x = layer(x) for every layer;  [x = norm(x)];  logits = x unembedding
+
+A model is a `TransformerConfig` and a flat dict of arrays, each led by an axis of R replicas:
+independent runs side by side, which no layer mixes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import numpy as np
+
+from minattn import checks
+from minattn.arrays import Array, Params
+from minattn.config import TransformerConfig
+from minattn.engines import Reference, choose
+from minattn.layers import block, embedding, linear, norm
+from minattn.layers.block import BlockTape
+from minattn.layers.norm import NormTape
+from minattn.masks import Mask, allowed_pairs
+from minattn.params import below, check_params, prefixed
+
+
+@dataclass
+class Tape:
+    """Everything that a forward pass leaves for the backward pass, and what that adds.
+
+    `inputs` (R, B, N), `allowed` (N, N), a `BlockTape` a layer, the rows that the unembedding
+    multiplies (R, B N, d), the tape of the final norm, and the engine's name. `grads` and each
+    layer's ``attention.output_gradient`` are None until the backward pass has set them.
+    """
+
+    inputs: Array
+    allowed: Array
+    layers: list[BlockTape]
+    final: Array
+    norm_final: NormTape | None
+    engine: str
+    grads: Params | None = None
+
+
+@overload
+def forward(
+    config: TransformerConfig,
+    params: Params,
+    tokens: Array,
+    mask: Mask = ...,
+    engine: str | Reference = ...,
+    tape: Literal[False] = ...,
+) -> Array: ...
+@overload
+def forward(
+    config: TransformerConfig,
+    params: Params,
+    tokens: Array,
+    mask: Mask = ...,
+    engine: str | Reference = ...,
+    *,
+    tape: Literal[True],
+) -> tuple[Array, Tape]: ...
+def forward(
+    config: TransformerConfig,
+    params: Params,
+    tokens: Array,
+    mask: Mask = "causal",
+    engine: str | Reference = "auto",
+    tape: bool = False,
+) -> Array | tuple[Array, Tape]:
+    """Return the logits (R, B, N, V), and with ``tape=True`` also the tape for `backward`.
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    params : dict of arrays, as `init_params` makes it
+        float64, float32, or (engine "numpy") complex128 for complex steps.
+    tokens : (B, N) or (R, B, N) int array
+        Symbols 0..V-1 and the mask symbol V. Two axes: the same for every replica.
+    mask : {"causal", "strictly_causal", "bidirectional"} or (N, N) bool array
+    engine : {"auto", "numba", "numpy"}
+
+    Raises
+    ------
+    ValueError
+        If parameters, tokens, mask or engine do not fit, before anything is computed.
+    """
+    replicas, dtype = check_params(config, params)
+    inputs = check_tokens(config, tokens, replicas)
+    allowed = allowed_pairs(mask, inputs.shape[-1])
+    logits, taped = run_forward(choose(engine, dtype), config, params, inputs, allowed)
+    logits = logits.reshape(*inputs.shape, config.vocab_size)
+    return (logits, taped) if tape else logits
+
+
+def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Array) -> Params:
+    """Return the gradients of a loss of one's own, and complete the tape for `implicit_update`.
+
+    Parameters
+    ----------
+    config, params
+        Those of the forward pass.
+    tape : Tape
+        From ``forward(..., tape=True)``.
+    dlogits : (R, B, N, V) array
+        The gradient of the loss with respect to the logits.
+
+    Raises
+    ------
+    ValueError
+        If the tape or dlogits do not fit.
+    """
+    _, dtype = check_params(config, params)
+    if not isinstance(tape, Tape) or len(tape.layers) != config.layers:
+        checks.fail("tape", type(tape).__name__, "the tape of a forward pass of this model")
+    shape = (*tape.inputs.shape, config.vocab_size)
+    dlogits = np.asarray(dlogits)
+    if dlogits.shape != shape or dlogits.dtype.kind not in "fciu":
+        checks.fail("dlogits", f"{dlogits.dtype} of shape {dlogits.shape}", f"shape {shape}")
+    rows = dlogits.astype(dtype, copy=False).reshape(shape[0], -1, shape[-1])
+    grads = run_backward(choose(tape.engine, dtype), config, params, tape, rows)
+    tape.grads = {name: np.ascontiguousarray(grads[name]) for name in params}
+    return dict(tape.grads)
+
+
+def run_forward(
+    engine: Reference,
+    config: TransformerConfig,
+    params: Params,
+    inputs: Array,
+    allowed: Array,
+    W_qk_offsets: dict[int, Array] | None = None,
+) -> tuple[Array, Tape]:
+    """Run the stack on checked arguments: logits (R, B N, V) and the tape.
+
+    `W_qk_offsets` maps a layer to an array (R, H, d, d) that is added to its W_qk in the scores.
+    """
+    x = embedding.forward(engine, params, inputs)  # 1
+    layers = []
+    for number in range(config.layers):
+        p = below(params, f"layers.{number}.")
+        offset = (W_qk_offsets or {}).get(number)
+        x, layer = block.forward(engine, config, p, x, allowed, offset)  # 2
+        layers.append(layer)
+    norm_final = None
+    if config.norm == "pre":
+        gain, shift = params["norm_final.gain"], params["norm_final.shift"]
+        x, norm_final = norm.forward(engine, gain, shift, x)  # 3
+    logits = linear.forward(engine, x, params["unembedding"])  # 4
+    return logits, Tape(inputs, allowed, layers, x, norm_final, engine.name)
+
+
+def run_backward(
+    engine: Reference, config: TransformerConfig, params: Params, tape: Tape, dlogits: Array
+) -> Params:
+    """Run the stack in reverse: gradients by name, given dlogits (R, B N, V)."""
+    grads: Params = {}
+    dx, grads["unembedding"] = linear.backward(
+        engine, tape.final, params["unembedding"], dlogits
+    )  # 4
+    if tape.norm_final is not None:
+        gain = params["norm_final.gain"]
+        dx, grads["norm_final.gain"], grads["norm_final.shift"] = norm.backward(
+            engine, gain, tape.norm_final, dx
+        )  # 3
+    for number in reversed(range(config.layers)):
+        prefix = f"layers.{number}."
+        p = below(params, prefix)
+        dx, found = block.backward(engine, config, p, tape.layers[number], dx, tape.allowed)  # 2
+        grads |= prefixed(prefix, found)
+    return grads | embedding.backward(engine, params, tape.inputs, dx)  # 1
+
+
+def check_tokens(config: TransformerConfig, tokens: Array, replicas: int) -> Array:
+    """Return tokens as (R, B, N), or fail naming what does not fit.
+
+    Raises
+    ------
+    ValueError
+        If tokens are out of 0..V, too long, or of another shape.
+    """
+    tokens = checks.integers("tokens", tokens, below=config.vocab_size + 1)
+    if tokens.ndim == 2:
+        tokens = np.broadcast_to(tokens, (replicas, *tokens.shape))
+    if tokens.ndim != 3 or len(tokens) != replicas or 0 in tokens.shape:
+        needs = f"shape (B, N) or ({replicas}, B, N), none of them 0"
+        checks.fail("tokens", f"shape {tokens.shape}", needs)
+    if tokens.shape[-1] > config.max_length:
+        checks.fail("tokens", f"length {tokens.shape[-1]}", f"at most max_length {config.max_length}")
+    return tokens
