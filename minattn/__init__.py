@@ -21,7 +21,7 @@ _HOME = {
     "next_token": "objectives",
     "MaskedToken": "objectives",
     "implicit_update": "update",
-    "prove_update": "proof",
+    "prove_update": "update",
     "symmetry": "scores",
     "directionality": "scores",
     "dispersion": "scores",

@@ -35,36 +35,18 @@ _REPORTED = ("claim", "predicted", "measured", "interval", "rule", "verdict")
 class Claim:
     """One statement, its prediction and measurement, and the verdict drawn by a rule.
 
-    Parameters
-    ----------
-    claim, predicted : str
-        The statement, and what it predicts for the quantity measured.
-    measured : float or None
-        The quantity; None if there is no number.
-    interval : (float, float) or None
-        Low and high: the 95% interval of the mean, or the range, whichever `rule` reads.
-    rule, verdict : str
-        How the verdict is drawn, and one of `VERDICTS`.
-    p_value : float or None
-        Of the test that the rule makes, before any correction for other claims.
-    source, method, assumptions, found : str
-        For statements of a theory: where it stands, how it was checked, what it assumes, what
-        turned out.
-
-    Raises
-    ------
-    ValueError
-        If a text is no text, the verdict is unknown, or the interval is not low <= high.
+    `ValueError` if a text is no string, the verdict is none of `VERDICTS`, or the interval is not
+    (low, high) with low <= high.
     """
 
     claim: str
     predicted: str
-    measured: float | None
-    interval: tuple[float, float] | None
+    measured: float | None  # None: there is no number
+    interval: tuple[float, float] | None  # of the mean at 95%, or the range: see the rule
     rule: str
     verdict: str
-    p_value: float | None = None
-    source: str = ""
+    p_value: float | None = None  # of the rule's test, before any correction for other claims
+    source: str = ""  # of a statement of the theory
     method: str = ""
     assumptions: str = ""
     found: str = ""
@@ -74,10 +56,8 @@ class Claim:
             if not isinstance(getattr(self, name), str):
                 checks.fail(name, repr(getattr(self, name)), "a string")
         checks.one_of("verdict", self.verdict, VERDICTS)
-        if self.interval is not None:
-            low, high = self.interval
-            if not low <= high:
-                checks.fail("interval", self.interval, "None or (low, high) with low <= high")
+        if self.interval is not None and not self.interval[0] <= self.interval[1]:
+            checks.fail("interval", self.interval, "None or (low, high) with low <= high")
 
     def as_dict(self) -> dict[str, Any]:
         """Return what strict JSON can hold: the six reported fields, and the others where set.
@@ -85,12 +65,11 @@ class Claim:
         Infinities and NaN, which JSON lacks, become the strings "inf", "-inf" and "nan": `float`
         reads them back, and an infinite measurement stays distinct from a missing one.
         """
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: _json_safe(value)
-            for name, value in values.items()
-            if name in _REPORTED or value not in ("", None)
+        fields = dataclasses.asdict(self).items()
+        reported = {
+            name: value for name, value in fields if name in _REPORTED or value not in ("", None)
         }
+        return {name: _json_safe(value) for name, value in reported.items()}
 
 
 def _json_safe(value: Any) -> Any:
@@ -135,7 +114,7 @@ def mean_interval(values: Any, level: float = LEVEL) -> Estimate:
     level = checks.real("level", level, 0.0, 1.0)
     if level in (0.0, 1.0):
         checks.fail("level", level, "a number strictly between 0 and 1")
-    replicas = _values(values)
+    replicas = _replicates(values)
     n = len(replicas)
     mean, error = _mean_and_error(replicas)
     from scipy.special import stdtrit
@@ -144,12 +123,9 @@ def mean_interval(values: Any, level: float = LEVEL) -> Estimate:
     return Estimate(mean, mean - quantile * error, mean + quantile * error, n)
 
 
-def _values(values: Any, infinite: bool = False) -> Array:
+def _replicates(values: Any, infinite: bool = False) -> Array:
     """Return `values` as float64 with a non-empty first axis, or fail; NaN always does."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError):
-        checks.fail("values", f"a {type(values).__name__}", "an array of numbers")
+    array = np.asarray(values)
     if array.dtype.kind not in "iuf":
         checks.fail("values", f"an array of {array.dtype}", "an array of real numbers")
     if array.ndim == 0 or array.size == 0:
@@ -220,32 +196,31 @@ def at_most(limit: float) -> Rule:
 
 
 def _compare(values: Any, threshold: float, upward: bool) -> Decision:
-    array = _values(values)
+    array = _replicates(values)
     if array.ndim != 1:
         checks.fail("values", f"the shape {array.shape}", "one value a replica, shape (n,)")
-    estimate = mean_interval(array)
-    mean = float(estimate.mean)
+    mean, low, high = (float(part) for part in mean_interval(array)[:3])
     p_value = _p_value(array, threshold)
     verdict = INCONCLUSIVE
     if p_value < _ERROR:  # the same as: the interval leaves the threshold out
         verdict = HOLDS if (mean > threshold) == upward else DOES_NOT_HOLD
-    return Decision(mean, (float(estimate.low), float(estimate.high)), p_value, verdict)
+    return Decision(mean, (low, high), p_value, verdict)
 
 
 def _p_value(values: Array, threshold: float) -> float:
     """Two-sided Student-t test that the mean equals `threshold`; 1 for a single replica."""
     mean, error = (float(part) for part in _mean_and_error(values))
-    if error == 0.0:
-        return 1.0 if mean == threshold else 0.0
-    if len(values) == 1:
+    if len(values) == 1 or mean == threshold:
         return 1.0
+    if error == 0.0:
+        return 0.0
     from scipy.special import stdtr
 
     return float(2.0 * stdtr(len(values) - 1, -abs(mean - threshold) / error))
 
 
 def _bound(values: Any, limit: float) -> Decision:
-    array = _values(np.ravel(values), infinite=True)
+    array = _replicates(np.ravel(values), infinite=True)
     low, high = float(array.min()), float(array.max())
     return Decision(high, (low, high), None, HOLDS if high <= limit else DOES_NOT_HOLD)
 
@@ -256,9 +231,7 @@ def judge(claim: str, predicted: str, values: Any, rule: Rule, undertrained: boo
     Parameters
     ----------
     claim, predicted : str
-        The statement and what it predicts.
-    values : array_like, shape (n,) (any shape for `at_most`)
-        One measurement a replica.
+    values : array_like, shape (n,), or any shape for `at_most`
     rule : Rule
         `above`, `below`, `at_most`, or one of your own.
     undertrained : bool
@@ -267,7 +240,7 @@ def judge(claim: str, predicted: str, values: Any, rule: Rule, undertrained: boo
     Raises
     ------
     ValueError
-        If an argument is of the wrong kind, or the values do not suit the rule.
+        If an argument is of the wrong kind or the values do not suit the rule.
     """
     if not isinstance(rule, Rule):
         checks.fail("rule", repr(rule), "a Rule, such as above(0.0)")
@@ -316,17 +289,9 @@ _NARROWEST = 72  # below it the columns of numbers leave no room for words
 def table(claims: Iterable[Claim], width: int = 100) -> str:
     """Lay claims out as plain text, long cells wrapped.
 
-    Parameters
-    ----------
-    claims : iterable of Claim
-    width : int
-        Characters that no line exceeds, at least 72.
-
-    Returns
-    -------
-    str
-        Lines without a final newline. "interval" is the 95% interval of the mean, or the range of
-        the values where the rule is `at_most`. Numbers have three significant digits.
+    No line exceeds `width` characters, which must be at least 72 (`ValueError`); the last one has
+    no newline. Numbers have three significant digits. "interval" is the 95% interval of the mean,
+    or the range of the values where the rule is `at_most`.
     """
     width = checks.integer("width", width, _NARROWEST)
     rows = [_cells(claim) for claim in claims]

@@ -36,8 +36,7 @@ def symmetry(M: Any) -> Result:
 
     Parameters
     ----------
-    M : array_like, shape (..., d, d)
-        Real, finite, float16 to float64 or integer.
+    M : array_like of finite real numbers (float16 to float64, integers), shape (..., d, d)
 
     Returns
     -------
@@ -48,12 +47,12 @@ def symmetry(M: Any) -> Result:
     Raises
     ------
     ValueError
-        If M is not square, is empty, or holds anything but finite real numbers.
+        If M is not square, empty, or not of finite real numbers.
 
     Notes
     -----
-    Def. 3.1 without its factor 2, which contradicts the range that the definition states (the
-    paper's figures do not have it either). It equals tr(M M) / |M|^2.
+    Def. 3.1 without its factor 2, which contradicts the range stated there and is absent from the
+    paper's figures. It equals tr(M M) / |M|^2.
     """
     return scores(M).symmetry
 
@@ -63,8 +62,7 @@ def directionality(M: Any, variant: str = "definition", gamma: float = 2.0) -> R
 
     Parameters
     ----------
-    M : array_like, shape (..., d, d)
-        Real, finite, float16 to float64 or integer.
+    M : array_like of finite real numbers (float16 to float64, integers), shape (..., d, d)
     variant : {"definition", "published"}
         What a norm beyond the threshold counts for: the whole norm, as in Def. 3.2, or its excess
         over the threshold, as in the code published with the paper.
@@ -81,8 +79,8 @@ def directionality(M: Any, variant: str = "definition", gamma: float = 2.0) -> R
     Raises
     ------
     ValueError
-        If M is not square, is empty, or holds anything but finite real numbers; if `variant` is
-        unknown or `gamma` is negative or not finite.
+        If M is not square, empty, or not of finite real numbers; if `variant` is unknown or
+        `gamma` negative or not finite.
 
     Notes
     -----
@@ -100,8 +98,7 @@ def dispersion(M: Any) -> Result:
 
     Parameters
     ----------
-    M : array_like, shape (..., d, d)
-        Real, finite, float16 to float64 or integer.
+    M : array_like of finite real numbers (float16 to float64, integers), shape (..., d, d)
 
     Returns
     -------
@@ -112,12 +109,12 @@ def dispersion(M: Any) -> Result:
     Raises
     ------
     ValueError
-        If M is not square, is empty, or holds anything but finite real numbers.
+        If M is not square, empty, or not of finite real numbers.
 
     Notes
     -----
-    Not in the paper. Its tail sums see the few norms beyond a threshold; this one uses every row
-    and column, and has the narrower null distribution.
+    A companion to Def. 3.2, whose sums see only the few norms beyond a threshold. This one uses
+    every row and column: for a random matrix its sd is about 2 / sqrt(d).
     """
     return scores(M).dispersion
 
@@ -291,44 +288,31 @@ def _gram_sums(queries: Array, keys: Array) -> tuple[Array, Array, Array, Array]
 def _scores(
     overlap: Array, energy: Array, rows: Array, columns: Array, gamma: float, floor: float
 ) -> Scores:
+    r, r_excess = _tail_sums(rows, gamma, floor)
+    c, c_excess = _tail_sums(columns, gamma, floor)
     return Scores(
-        np.clip(_ratio(overlap, energy), -1.0, 1.0),
-        _directionality(rows, columns, gamma, "definition", floor),
-        _directionality(rows, columns, gamma, "published", floor),
-        _dispersion(rows, columns, floor),
+        symmetry=np.clip(_ratio(overlap, energy), -1.0, 1.0),
+        directionality=_ratio(r - c, r + c),
+        directionality_published=_ratio(r_excess - c_excess, r_excess + c_excess),
+        dispersion=_log_ratio(_spread(columns, floor), _spread(rows, floor)),
     )
 
 
-def _directionality(
-    rows: Array, columns: Array, gamma: float, variant: str, floor: float
-) -> Result:
-    r = _tail_sum(rows, gamma, variant, floor)
-    c = _tail_sum(columns, gamma, variant, floor)
-    return _ratio(r - c, r + c)
-
-
-def _tail_sum(squared_norms: Array, gamma: float, variant: str, floor: float) -> Array:
-    """Sum over the norms beyond mean + gamma std: the norms, or their excesses."""
+def _tail_sums(squared_norms: Array, gamma: float, floor: float) -> tuple[Array, Array]:
+    """Sum over the norms beyond mean + gamma std: the norms, and their excesses."""
     norms = np.sqrt(squared_norms)
     mean, variance = _moments(norms)
-    threshold = mean + gamma * np.sqrt(variance)
-    excess = norms - threshold
-    counted = excess if variant == "published" else norms
-    return np.where(excess > floor * norms, counted, 0.0).sum(axis=-1)
+    excess = norms - (mean + gamma * np.sqrt(variance))
+    exceeds = excess > floor * norms
+    return np.sum(norms, axis=-1, where=exceeds), np.sum(excess, axis=-1, where=exceeds)
 
 
-def _dispersion(rows: Array, columns: Array, floor: float) -> Result:
-    row_mean, row_variance = _moments(rows)
-    column_mean, column_variance = _moments(columns)
+def _spread(squared_norms: Array, floor: float) -> Array:
+    """Return the variance of the squared norms, 0 where they are constant up to rounding."""
+    mean, variance = _moments(squared_norms)
     # A square is off by twice the relative error of its root.
-    rows_vary = np.any(np.abs(rows - row_mean) > 2 * floor * row_mean, axis=-1)
-    columns_vary = np.any(np.abs(columns - column_mean) > 2 * floor * column_mean, axis=-1)
-    finite = np.log(np.where(columns_vary, column_variance[..., 0], 1.0)) - np.log(
-        np.where(rows_vary, row_variance[..., 0], 1.0)
-    )
-    one_side = np.where(columns_vary, np.inf, -np.inf)
-    either = np.where(rows_vary == columns_vary, 0.0, one_side)
-    return np.where(rows_vary & columns_vary, finite, either)[()]
+    varies = np.abs(squared_norms - mean) > 2 * floor * mean
+    return np.where(np.any(varies, axis=-1), variance[..., 0], 0.0)
 
 
 def _moments(values: Array) -> tuple[Array, Array]:
@@ -342,3 +326,13 @@ def _ratio(numerator: Array, denominator: Array) -> Result:
     """Divide, with 0 for 0 / 0."""
     out = np.zeros_like(denominator, dtype=np.float64)
     return np.divide(numerator, denominator, out=out, where=denominator > 0)[()]
+
+
+def _log_ratio(numerator: Array, denominator: Array) -> Result:
+    """Return log(numerator / denominator), with 0 for 0 / 0."""
+    top, bottom = (
+        np.log(value, out=np.full_like(value, -np.inf), where=value > 0)
+        for value in (numerator, denominator)
+    )
+    either = (numerator > 0) | (denominator > 0)
+    return np.subtract(top, bottom, out=np.zeros_like(top), where=either)[()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,9 +70,12 @@ def loss_and_grad(
     ------
     ValueError
         If parameters, batch or engine do not fit, before anything is computed.
+    FloatingPointError
+        If the loss or a gradient is infinite or NaN: it names layer and replica.
     """
     problem, dtype = pose(config, params, batch)
     outcome = take(choose(engine, dtype), config, params, problem)
+    check_finite(outcome, "loss_and_grad", range(len(outcome.loss)))
     return outcome.loss, outcome.grads, outcome.tape()
 
 
@@ -143,6 +146,39 @@ def shards(
     return _cut(replicas, chunks), _cut(batch, pieces)
 
 
+def check_finite(outcome: Outcome, where: str, replicas: Sequence[int]) -> None:
+    """Raise an error that names layer and replica if loss or gradients are not finite.
+
+    Raises
+    ------
+    FloatingPointError
+        Likewise.
+    """
+    # A sum is finite only if its terms are, and needs no second array.
+    sums = [np.add.reduce(gradient, axis=None) for gradient in outcome.grads.values()]
+    if np.isfinite(outcome.loss).all() and np.isfinite(sums).all():
+        return
+    for number, values in _in_order(outcome):
+        for replica, name in enumerate(replicas):
+            if not np.isfinite(values[replica]).all():
+                raise FloatingPointError(f"{where}: non-finite value in {number}, replica {name}")
+
+
+def _in_order(outcome: Outcome) -> Iterator[tuple[str, Array]]:
+    """Yield what a step computes, layer by layer forward and then backward, with its place."""
+    tape = outcome.tape()
+    for number, layer in enumerate(tape.layers):
+        yield f"the input of layer {number}", layer.attention.x
+        yield f"the attention of layer {number}", layer.attention.o
+    yield "the output of the last layer", tape.final
+    yield "the loss", outcome.loss[:, None]
+    yield "the gradient of unembedding", outcome.grads["unembedding"]
+    for name in reversed(list(outcome.grads)):
+        place = name.split(".")
+        where = f"layer {place[1]} ({name})" if place[0] == "layers" else name
+        yield f"the gradient of {where}", outcome.grads[name]
+
+
 def _cut(size: int, parts: int) -> list[slice]:
     """Cut range(size) into `parts` slices whose lengths differ by at most one."""
     edges = [size * i // parts for i in range(parts + 1)]
@@ -167,12 +203,12 @@ def _shard(
         np.ascontiguousarray(array[chunk, piece])
         for array in (problem.inputs, problem.targets, problem.shares)
     )
-    logits, tape = run_forward(engine, config, params, inputs, problem.allowed)
-    rows = logits.shape[:2]
-    value, dlogits = loss.forward(
-        engine, logits, targets.reshape(rows), shares.reshape(rows), out=logits
-    )
-    grads = run_backward(engine, config, params, tape, dlogits)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
+        logits, tape = run_forward(engine, config, params, inputs, problem.allowed)
+        rows = logits.shape[:2]
+        arrays = (targets.reshape(rows), shares.reshape(rows))
+        value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
+        grads = run_backward(engine, config, params, tape, dlogits)
     return Outcome(value, grads, [[tape]])
 
 

@@ -1,0 +1,63 @@
+"""Files that are either the old one or the new one, whatever happens in between.
+
+Saves are safetensors: arrays and a JSON text, read without running any code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minattn import checks
+from minattn.arrays import Params
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Replace a file as a whole: write beside it, flush to disk, rename.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written; an existing file is then as before.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_arrays(path: str | Path, arrays: Params, notes: dict[str, Any]) -> None:
+    """Write arrays and JSON-able notes to one safetensors file."""
+    from safetensors.numpy import save
+
+    contiguous = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
+    write_bytes(path, save(contiguous, metadata={"minattn": json.dumps(notes)}))
+
+
+def load_arrays(path: str | Path) -> tuple[Params, dict[str, Any]]:
+    """Read what `save_arrays` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the file does not exist, is damaged, or is not one of minattn's.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            notes = json.loads((file.metadata() or {})["minattn"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        checks.fail("path", f"{str(path)!r} ({error})", "a file that minattn saved")
+    return arrays, notes
