@@ -187,5 +187,7 @@ def check_tokens(config: TransformerConfig, tokens: Array, replicas: int) -> Arr
         needs = f"shape (B, N) or ({replicas}, B, N), none of them 0"
         checks.fail("tokens", f"shape {tokens.shape}", needs)
     if tokens.shape[-1] > config.max_length:
-        checks.fail("tokens", f"length {tokens.shape[-1]}", f"at most max_length {config.max_length}")
+        checks.fail(
+            "tokens", f"length {tokens.shape[-1]}", f"at most max_length {config.max_length}"
+        )
     return tokens

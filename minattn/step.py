@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,8 @@ def take(
 
     With `workspaces` (filled here) and `out`, arrays of earlier steps are used again.
     """
-    chunks, pieces = shards(*problem.inputs.shape, engine.threads)
+    replicas, batch, length = problem.inputs.shape
+    chunks, pieces = shards(replicas, batch, length, engine.threads)
     cuts = [(chunk, piece) for chunk in chunks for piece in pieces]
     if workspaces is not None:
         workspaces.extend(Workspace() for _ in range(len(cuts) - len(workspaces)))
@@ -132,9 +134,7 @@ def take(
     return Outcome(losses, grads, [[part.tapes[0][0] for part in group] for group in groups])
 
 
-def shards(
-    replicas: int, batch: int, length: int, threads: int
-) -> tuple[list[slice], list[slice]]:
+def shards(replicas: int, batch: int, length: int, threads: int) -> tuple[list[slice], list[slice]]:
     """Cut the replicas into chunks and the batch into pieces.
 
     The pieces depend on the batch and the threads alone, never on the replicas: sums over the batch
@@ -182,7 +182,7 @@ def _in_order(outcome: Outcome) -> Iterator[tuple[str, Array]]:
 def _cut(size: int, parts: int) -> list[slice]:
     """Cut range(size) into `parts` slices whose lengths differ by at most one."""
     edges = [size * i // parts for i in range(parts + 1)]
-    return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def _shard(

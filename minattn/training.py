@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.engines import Reference, Workspace, choose
-from minattn.objectives import Batch, stack
+from minattn.engines import Reference, choose
+from minattn.loop import Loop, Objective, Observer, Penalty, Source
 from minattn.optim import AdamW, Optimizer
 from minattn.params import check_params
-from minattn.randomness import generator, replica_numbers
-from minattn.saving import load_arrays, save_arrays
-from minattn.step import Outcome, check_finite, pose, take
-
-
-class Source(Protocol):
-    """Where tokens come from: anything with `n_symbols` and `sample`."""
-
-    @property
-    def n_symbols(self) -> int:
-        """Number of symbols; tokens are 0..n_symbols - 1."""
-
-    def sample(self, B: int, N: int, rng: np.random.Generator) -> Array:
-        """Return B windows of N tokens, (B, N) ints."""
-
-
-Objective: TypeAlias = Callable[[Array, np.random.Generator], Batch]
-Observer: TypeAlias = Callable[[int, Params, Params, Any], dict[str, Any]]
-Penalty: TypeAlias = Callable[[Params], tuple[Array, Params]]
+from minattn.randomness import replica_numbers
 
 
 @dataclass
@@ -60,34 +41,6 @@ class History:
     metrics: dict[str, Array]
     params: Params
     engine: str
-
-
-@dataclass
-class _Run:
-    """The state of a run between two steps: all that a save has to hold."""
-
-    params: Params
-    state: Params
-    generators: list[tuple[np.random.Generator, np.random.Generator]]  # data, objective
-    step: int = 0
-    steps: list[int] = field(default_factory=list)
-    metrics: dict[str, list[Array]] = field(default_factory=dict)
-
-    def record(self, values: dict[str, Any]) -> None:
-        """Append one record, copied, so that nothing later changes it."""
-        if self.steps and values.keys() != self.metrics.keys():
-            odd = sorted(values.keys() ^ self.metrics.keys())
-            checks.fail("observe", f"records that differ in {odd}", "the same names every time")
-        for name, value in values.items():
-            array = np.array(value)
-            if array.dtype.kind not in "fiub":
-                checks.fail("observe", f"{name!r} of {array.dtype}", "numbers or arrays of numbers")
-            earlier = self.metrics.setdefault(name, [])
-            if earlier and earlier[0].shape != array.shape:
-                got = f"{name!r} of shape {array.shape}"
-                checks.fail("observe", got, f"shape {earlier[0].shape}, as in the first record")
-            earlier.append(array)
-        self.steps.append(self.step)
 
 
 def fit(
@@ -166,7 +119,7 @@ def fit(
     numbers = replica_numbers(count if replicas is None else replicas)
     if len(numbers) != count:
         checks.fail("replicas", f"{len(numbers)} of them", f"{count}, as params have")
-    loop = _Loop(
+    loop = Loop(
         config=config,
         engine=choose(engine, dtype),
         sources=_sources(config, source, count),
@@ -196,140 +149,9 @@ def fit(
     finally:
         if save is not None:
             loop.save(save, run)
-    return loop.finish(run)
-
-
-@dataclass
-class _Loop:
-    """What stays the same from step to step."""
-
-    config: TransformerConfig
-    engine: Reference
-    sources: Sequence[Source]
-    objective: Objective
-    batch_size: int
-    length: int
-    optimizer: Optimizer
-    seed: int
-    numbers: tuple[int, ...]
-    record_every: int
-    observers: tuple[Observer, ...]
-    trained: tuple[str, ...]
-    penalty: Penalty | None
-    workspaces: list[Workspace] = field(default_factory=list)
-    grads: Params = field(default_factory=dict)
-
-    def start(self, params: Params) -> _Run:
-        params = {name: np.array(value, order="C") for name, value in params.items()}
-        state = self.optimizer.init({name: params[name] for name in self.trained})
-        generators = [
-            (generator(self.seed, "data", number), generator(self.seed, "objective", number))
-            for number in self.numbers
-        ]
-        return _Run(params, state, generators)
-
-    def advance(self, run: _Run) -> Array:
-        """Record if it is time, then make one update; return the loss (R,)."""
-        recording = run.step % self.record_every == 0
-        outcome, extra = self.evaluate(run, fresh=recording)
-        if recording:
-            run.record(self.observe(run, outcome, extra))
-        params = {name: run.params[name] for name in self.trained}
-        self.optimizer.apply(self.engine, params, outcome.grads, run.state)
-        run.step += 1
-        return outcome.loss
-
-    def evaluate(self, run: _Run, fresh: bool) -> tuple[Outcome, Array | None]:
-        """Draw a batch; return loss, gradients and tape, and the penalty's value.
-
-        Unless `fresh`, their arrays are used again in the next step.
-        """
-        problem, _ = pose(self.config, run.params, self.draw(run))
-        buffers = () if fresh else (self.workspaces, self.grads)
-        outcome = take(self.engine, self.config, run.params, problem, *buffers)
-        check_finite(outcome, f"step {run.step}", self.numbers)
-        if self.penalty is None:
-            return outcome, None
-        value, grads = self.penalty(dict(run.params))
-        for name, gradient in grads.items():
-            if name not in outcome.grads or outcome.grads[name].shape != np.shape(gradient):
-                got = f"a gradient of shape {np.shape(gradient)} for {name!r}"
-                checks.fail("penalty", got, "names and shapes of params")
-            outcome.grads[name] += gradient
-        return outcome, np.broadcast_to(value, len(self.numbers))
-
-    def draw(self, run: _Run) -> Batch:
-        batches = []
-        for source, (data, objective) in zip(self.sources, run.generators, strict=True):
-            tokens = source.sample(self.batch_size, self.length, data)
-            batches.append(self.objective(tokens, objective))
-        return stack(batches)
-
-    def observe(self, run: _Run, outcome: Outcome, penalty: Array | None) -> dict[str, Any]:
-        values: dict[str, Any] = {"loss": outcome.loss}
-        if penalty is not None:
-            values["penalty"] = penalty
-        if self.observers:
-            params = {name: value.copy() for name, value in run.params.items()}
-            tape = outcome.tape()
-        for observer in self.observers:
-            found = observer(run.step, params, outcome.grads, tape)
-            if not isinstance(found, dict) or found.keys() & values.keys():
-                got = f"{found!r:.60} beside {sorted(values)}"
-                checks.fail("observe", got, "functions that return dicts of names of their own")
-            values |= found
-        return values
-
-    def finish(self, run: _Run) -> History:
-        """Record the final parameters, on the batch that a further step would have seen."""
-        last = copy.deepcopy(run)
-        last.record(self.observe(last, *self.evaluate(last, fresh=True)))
-        metrics = {name: np.stack(values) for name, values in last.metrics.items()}
-        return History(np.array(last.steps), metrics, last.params, self.engine.name)
-
-    def settings(self) -> dict[str, Any]:
-        """What a saved run and the one that goes on with it must agree in."""
-        optimizer = {k: _describe(v) for k, v in vars(self.optimizer).items()}
-        return {
-            "config": asdict(self.config),
-            "objective": _describe(self.objective),
-            "batch_size": self.batch_size,
-            "length": self.length,
-            "optimizer": {"kind": type(self.optimizer).__name__} | optimizer,
-            "seed": self.seed,
-            "replicas": list(self.numbers),
-            "record_every": self.record_every,
-            "trained": list(self.trained),
-        }
-
-    def save(self, path: str | Path, run: _Run) -> None:
-        arrays = {f"params.{name}": value for name, value in run.params.items()}
-        arrays |= {f"state.{name}": value for name, value in run.state.items()}
-        arrays |= {f"metrics.{name}": np.stack(v) for name, v in run.metrics.items()}
-        arrays["steps"] = np.array(run.steps, np.int64)
-        streams = [[rng.bit_generator.state for rng in pair] for pair in run.generators]
-        notes = {"step": run.step, "settings": self.settings(), "generators": streams}
-        save_arrays(path, arrays, notes)
-
-    def load(self, path: str | Path, params: Params) -> _Run:
-        arrays, notes = load_arrays(path)
-        saved, ours = notes["settings"], self.settings()
-        for name in ours:
-            if saved.get(name) != ours[name]:
-                checks.fail("resume", f"a run with {name} {saved.get(name)}", f"{ours[name]}")
-        run = self.start(params)
-        for part, into in (("params.", run.params), ("state.", run.state)):
-            for name, value in into.items():
-                into[name] = arrays[part + name]
-                if into[name].dtype != value.dtype:
-                    checks.fail("resume", f"{name} of {into[name].dtype}", f"{value.dtype}")
-        for pair, states in zip(run.generators, notes["generators"], strict=True):
-            for rng, state in zip(pair, states, strict=True):
-                rng.bit_generator.state = state
-        run.step = notes["step"]
-        run.steps = arrays["steps"].tolist()
-        run.metrics = {n[8:]: list(a) for n, a in arrays.items() if n.startswith("metrics.")}
-        return run
+    last = loop.finish(run)
+    metrics = {name: np.stack(values) for name, values in last.metrics.items()}
+    return History(np.array(last.steps), metrics, last.params, loop.engine.name)
 
 
 def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[Source]:
@@ -352,16 +174,6 @@ def _trained(params: Params, frozen: Iterable[str]) -> tuple[str, ...]:
             checks.fail("frozen", repr(pattern), f"a name or pattern among {sorted(params)}")
     kept = [n for n in params if not any(fnmatchcase(n, pattern) for pattern in patterns)]
     return tuple(kept)
-
-
-def _describe(value: Any) -> Any:
-    """Describe an objective or a setting so that a saved run can be compared with this one."""
-    if isinstance(value, (int, float, str)):
-        return value
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    text = repr(value)
-    return type(value).__qualname__ if " at 0x" in text else text
 
 
 class _progress:  # noqa: N801

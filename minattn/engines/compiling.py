@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -21,7 +21,7 @@ def compiled(kernel: Kernel) -> Kernel:
     """
     import numba
 
-    options = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": FAST_MATH, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(kernel)
     except RuntimeError:  # no cache directory can be written

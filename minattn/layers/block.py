@@ -1,6 +1,6 @@
 """One layer of the stack: attention, then the feed-forward part, each with residual and norm.
 
-    norm="pre":  x <- x + part(norm(x))     "post": x <- norm(x + part(x))     "none": x <- x + part(x)
+norm="pre":  x <- x + part(norm(x))     "post": x <- norm(x + part(x))     "none": x <- x + part(x)
 """
 
 from __future__ import annotations

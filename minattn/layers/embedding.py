@@ -31,5 +31,7 @@ def backward(engine: Reference, p: Params, tokens: Array, dx: Array) -> Params:
         dP[:, N:] = 0
         dx.reshape(replicas, B, N, d).sum(axis=1, out=dP[:, :N])
         grads["position_embedding"] = dP
-    grads["token_embedding"] = engine.embedding_gradient(tokens.reshape(replicas, -1), dx, rows)  # 1
+    grads["token_embedding"] = engine.embedding_gradient(
+        tokens.reshape(replicas, -1), dx, rows
+    )  # 1
     return grads

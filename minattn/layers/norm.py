@@ -16,9 +16,7 @@ class NormTape:
     inverse: Array
 
 
-def forward(
-    engine: Reference, gain: Array, shift: Array, x: Array
-) -> tuple[Array, NormTape]:
+def forward(engine: Reference, gain: Array, shift: Array, x: Array) -> tuple[Array, NormTape]:
     """Return y (R, T, d) and the tape; gain and shift (R, d)."""
     y, normed, inverse = engine.layer_norm(x, gain, shift)
     return y, NormTape(normed, inverse)
