@@ -143,7 +143,7 @@ class MaskedToken:
         if not isinstance(rng, np.random.Generator):
             checks.fail("rng", type(rng).__name__, "a numpy.random.Generator")
         tokens = _windows(tokens, minimum=1, symbols=self.mask_symbol)
-        selected: Array = rng.random(tokens.shape) < self.rate
+        selected = np.asarray(rng.random(tokens.shape) < self.rate)
         shown: Array | int = self.mask_symbol
         masked, random, _ = self.replace
         if masked < 1:

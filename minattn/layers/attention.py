@@ -127,7 +127,7 @@ def _by_head(qkv: Array, N: int, heads: int) -> tuple[Array, Array, Array]:
 
 def _hide_unseen(k: Array, v: Array, allowed: Array) -> tuple[Array, Array]:
     """Set keys and values that no query may see to zero: zero times NaN would not be zero."""
-    seen: Array = allowed.any(axis=0)
+    seen = np.asarray(allowed.any(axis=0))
     if seen.all():
         return k, v
     return np.where(seen[:, None], k, 0), np.where(seen[:, None], v, 0)
