@@ -136,6 +136,25 @@ def _relate_query_to_key(params: Params, prefix: str, qk_init: str, qk_scale: fl
     params[prefix + "W_q"], params[prefix + "W_k"] = W_q, W_k
 
 
+def W_qk(params: Params, layer: int = 0, per_head: bool = False) -> Array:
+    """Return W_qk = W_q W_k^T of a layer: (R, d, d) summed over heads, or (R, H, d, d) per head.
+
+    Rows are the query side, columns the key side. The sum over heads is what the paper scores
+    (Remark A.5); each head by itself is what a gradient moves.
+
+    Raises
+    ------
+    ValueError
+        If `params` has no such layer.
+    """
+    layer = checks.integer("layer", layer, minimum=0)
+    if f"layers.{layer}.W_q" not in params:
+        checks.fail("layer", layer, "one of the layers that params have")
+    W_q, W_k = (params[f"layers.{layer}.{name}"].swapaxes(1, 2) for name in ("W_q", "W_k"))
+    heads = W_q @ W_k.swapaxes(-2, -1)
+    return heads if per_head else heads.sum(axis=1)
+
+
 def _gram(W: Array) -> Array:
     """W^T W of each head: (R, d, H, h) -> (R, H, h, h)."""
     heads = W.swapaxes(1, 2)

@@ -80,6 +80,37 @@ def loss_and_grad(
     return outcome.loss, outcome.grads, outcome.tape()
 
 
+def mean_loss(
+    config: TransformerConfig,
+    params: Params,
+    batch: Batch,
+    engine: str | Reference = "auto",
+    W_qk_offsets: dict[int, Array] | None = None,
+) -> Array:
+    """Return the loss (R,) alone; analytic in complex parameters on the engine "numpy".
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    params : dict of arrays
+    batch : Batch
+    engine : {"auto", "numba", "numpy"}
+    W_qk_offsets : dict of (R, H, d, d) arrays, optional
+        By layer, what is added to each head's W_qk where it enters the scores.
+
+    Raises
+    ------
+    ValueError
+        If the arguments do not fit, before anything is computed.
+    """
+    problem, dtype = pose(config, params, batch)
+    ready = choose(engine, dtype)
+    logits, _ = run_forward(ready, config, params, problem.inputs, problem.allowed, W_qk_offsets)
+    rows = logits.shape[:2]
+    arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
+    return loss.forward(ready, logits, *arrays, out=logits)[0]
+
+
 def pose(config: TransformerConfig, params: Params, batch: Batch) -> tuple[Problem, np.dtype]:
     """Check a batch against a model.
 

@@ -62,7 +62,7 @@ def fit(
     save: str | Path | None = None,
     resume: str | Path | None = None,
     save_every: int = 100,
-    progress: str | None = None,
+    progress: Any = None,
 ) -> History:
     """Train R replicas side by side and return what was recorded.
 
@@ -100,8 +100,8 @@ def fit(
         A saved run to go on with, up to `steps`: bit for bit what a run that never stopped gives
         on the same engine and number of threads.
     save_every : int
-    progress : str, optional
-        Shows a progress bar with this label.
+    progress : str or tqdm bar, optional
+        A label to show a progress bar under, or a bar of one's own to be moved on.
 
     Raises
     ------
@@ -179,18 +179,18 @@ def _trained(params: Params, frozen: Iterable[str]) -> tuple[str, ...]:
 class _progress:  # noqa: N801
     """A progress bar with the mean loss, or nothing at all."""
 
-    def __init__(self, label: str | None, total: int, start: int) -> None:
-        self._bar: Any = None
-        if label is not None:
+    def __init__(self, progress: Any, total: int, start: int) -> None:
+        self._bar, self._own = progress, isinstance(progress, str)
+        if self._own:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, initial=start, desc=label, unit="step", leave=False)
+            self._bar = tqdm(total=total, initial=start, desc=progress, unit="step", leave=False)
 
     def __enter__(self) -> Callable[[Array], None]:
         return self._tick
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
+        if self._own:
             self._bar.close()
 
     def _tick(self, loss: Array) -> None:

@@ -19,13 +19,12 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.engines import Reference, choose
-from minattn.layers import loss
-from minattn.model import Tape, run_forward
+from minattn.engines import Reference
+from minattn.model import Tape
 from minattn.objectives import Batch
 from minattn.params import check_params
 from minattn.randomness import generator
-from minattn.step import loss_and_grad, pose
+from minattn.step import loss_and_grad, mean_loss
 
 COMPLEX_STEP = 1e-30
 
@@ -254,14 +253,8 @@ def _loss_derivative(
 ) -> Array:
     """Derivative (R,) of the loss along a change of one layer's W_qk, by complex step."""
     exact = {name: value.astype(np.complex128) for name, value in params.items()}
-    problem, dtype = pose(config, exact, batch)
-    engine = choose("numpy", dtype)
     offsets = {layer: COMPLEX_STEP * 1j * direction}
-    logits, _ = run_forward(engine, config, exact, problem.inputs, problem.allowed, offsets)
-    rows = logits.shape[:2]
-    arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
-    value, _ = loss.forward(engine, logits, *arrays)
-    return value.imag / COMPLEX_STEP
+    return mean_loss(config, exact, batch, "numpy", offsets).imag / COMPLEX_STEP
 
 
 def _check_layer(config: TransformerConfig, layer: int) -> int:

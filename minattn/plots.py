@@ -1,0 +1,135 @@
+"""Figures: curves with bands, matrices with their margins, coefficients of one sequence.
+
+Figures are made without a display. Colours are told apart by colour-blind readers (Okabe and Ito)
+and by line style in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minattn.arrays import Array
+from minattn.claims import mean_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+LINES = ("-", "--", ":", "-.", "-", "--")
+DIVERGING = "RdBu_r"
+
+
+def figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches, laid out so that nothing overlaps."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained")
+    return made
+
+
+def save(made: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    made.savefig(path, dpi=150)
+
+
+def curve(axes: Axes, steps: Array, values: Array, label: str, number: int) -> None:
+    """Draw the mean over replicas of values (records, R), with its 95% interval as a band.
+
+    Records in which a replica has no finite value are left out.
+    """
+    known = np.isfinite(values).all(axis=1)
+    if not known.any():
+        return
+    estimate = mean_interval(values[known].T)
+    colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
+    axes.plot(steps[known], estimate.mean, style, color=colour, label=label, linewidth=1.6)
+    axes.fill_between(
+        steps[known], estimate.low, estimate.high, color=colour, alpha=0.18, linewidth=0
+    )
+
+
+def matrices(
+    panels: Sequence[tuple[str, Array]], title: str, side: str = "row (query side)"
+) -> Figure:
+    """Draw matrices (d, d) side by side on one colour scale, row and column norms in the margins.
+
+    Parameters
+    ----------
+    panels : list of (title, matrix)
+    title : str
+        Of the whole figure.
+    side : str
+        Label of the vertical axis.
+    """
+    made = figure(3.1 * len(panels) + 0.6, 3.9)
+    made.suptitle(title)
+    limit = max(float(abs(M).max()) for _, M in panels) or 1.0
+    longest = max(float(np.linalg.norm(M, axis=a).max()) for _, M in panels for a in (0, 1)) or 1.0
+    widths = [5.0, 1.2] * len(panels)
+    grid = made.add_gridspec(2, 2 * len(panels), height_ratios=(1.2, 5), width_ratios=widths)
+    maps = []
+    for number, (name, M) in enumerate(panels):
+        main = made.add_subplot(grid[1, 2 * number])
+        above = made.add_subplot(grid[0, 2 * number], sharex=main)
+        beside = made.add_subplot(grid[1, 2 * number + 1], sharey=main)
+        image = main.imshow(
+            M, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest"
+        )
+        maps.append(main)
+        index = np.arange(len(M))
+        above.bar(index, np.linalg.norm(M, axis=0), color=COLOURS[0], width=0.9)
+        beside.barh(index, np.linalg.norm(M, axis=1), color=COLOURS[1], height=0.9)
+        above.set(title=name, ylim=(0, 1.05 * longest))
+        beside.set(xlim=(0, 1.05 * longest))
+        main.set(xlabel="column (key side)", ylabel=side if number == 0 else "")
+        above.tick_params(labelbottom=False)
+        beside.tick_params(labelleft=False)
+        if number == 0:
+            above.set_ylabel("norm")
+        else:
+            above.tick_params(labelleft=False)
+        beside.set_xlabel("norm")
+    made.colorbar(image, ax=maps, location="bottom", shrink=0.5, aspect=40, label="entry")
+    return made
+
+
+def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str) -> Figure:
+    """Draw beta (N, N) of one sequence under several models, with its tokens on both axes.
+
+    Each panel has its own scale: coefficients of different objectives differ in size.
+
+    Parameters
+    ----------
+    panels : list of (title, beta, token names)
+    title : str
+    """
+    made = figure(4.1 * len(panels), 4.6)
+    made.suptitle(title)
+    for number, (name, beta, tokens) in enumerate(panels):
+        axes = made.add_subplot(1, len(panels), number + 1)
+        limit = float(abs(beta).max()) or 1.0
+        image = axes.imshow(beta, cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="nearest")
+        ticks = range(len(tokens))
+        axes.set_xticks(ticks, tokens, fontsize=6)
+        axes.set_yticks(ticks, tokens, fontsize=6)
+        axes.set(title=name, xlabel="key j", ylabel="query i" if number == 0 else "")
+        made.colorbar(image, ax=axes, location="bottom", shrink=0.8, label="beta_ij")
+    return made
+
+
+def legend_below(made: Figure | SubFigure, axes: Axes, columns: int) -> None:
+    """Put one legend for all panels below them."""
+    handles, labels = axes.get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def tidy(axes: Axes, **settings: Any) -> None:
+    """Set titles and labels, and draw a light grid behind the data."""
+    axes.set(**settings)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
