@@ -281,7 +281,7 @@ def _holm_adjusted(p_values: Sequence[float | None]) -> Array:
     return adjusted
 
 
-_HEADER = ("claim", "predicted", "measured", "interval", "verdict")
+_HEADER = ("claim", "predicted", "measured", "95% interval", "verdict")
 _GAP = "  "
 _NARROWEST = 72  # below it the columns of numbers leave no room for words
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,9 +26,17 @@ RESULTS = Path("results")
 _LIBRARIES = ("numpy", "numba", "scipy", "matplotlib")
 
 
-def parser(name: str, description: str | None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints end like every other bad argument."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the complaint instead of printing the usage and exiting."""
+        raise ValueError(message)
+
+
+def parser(name: str, description: str | None) -> Parser:
     """Return an argument parser with the options that every sim has."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=f"sims/{name}.py",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,

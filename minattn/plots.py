@@ -28,8 +28,7 @@ def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, laid out so that nothing overlaps."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), layout="constrained")
-    return made
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save(made: Figure, path: Path) -> None:
@@ -108,7 +107,7 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
     panels : list of (title, beta, token names)
     title : str
     """
-    made = figure(4.1 * len(panels), 4.6)
+    made = figure(4.1 * len(panels) + 0.4, 5.0)
     made.suptitle(title)
     for number, (name, beta, tokens) in enumerate(panels):
         axes = made.add_subplot(1, len(panels), number + 1)
@@ -117,8 +116,10 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
         ticks = range(len(tokens))
         axes.set_xticks(ticks, tokens, fontsize=6)
         axes.set_yticks(ticks, tokens, fontsize=6)
+        axes.tick_params(length=0)
         axes.set(title=name, xlabel="key j", ylabel="query i" if number == 0 else "")
-        made.colorbar(image, ax=axes, location="bottom", shrink=0.8, label="beta_ij")
+        bar = made.colorbar(image, ax=axes, location="bottom", shrink=0.8, label="beta_ij")
+        bar.set_ticks([-limit, 0, limit], labels=[f"{v:.1e}" for v in (-limit, 0, limit)])
     return made
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from minattn import checks
 
-STREAMS = ("parameters", "data", "objective", "proof")
+STREAMS = ("parameters", "data", "objective", "proof", "source", "held_out")
 
 
 def generator(seed: int, stream: str, replica: int) -> np.random.Generator:

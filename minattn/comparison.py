@@ -1,0 +1,239 @@
+"""Arms and tasks: the same initial parameters and tokens, trained under different objectives.
+
+Three arms separate what is usually confounded: next token under the causal mask, masked token under
+the bidirectional mask, and masked token under the causal mask. The last two differ in the mask
+alone. Each replica of a task has a source of its own, shared by all arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minattn import checks
+from minattn.arrays import Array, Params
+from minattn.config import TransformerConfig
+from minattn.data import Corpus, MarkovChain, TextSource, next_token_optimum, optimal_loss
+from minattn.loop import Objective, Source
+from minattn.objectives import Batch, MaskedToken, next_token, stack
+from minattn.observers import account, held_out_loss
+from minattn.optim import Optimizer
+from minattn.params import init_params
+from minattn.randomness import generator
+from minattn.training import History, fit
+from minattn.update import prove_update
+
+PROOF_WINDOWS = 4
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An objective under a mask; `objective` makes it for a number of symbols."""
+
+    title: str
+    objective: Callable[[int], Objective]
+
+
+ARMS = {
+    "next_causal": Arm("next token, causal", lambda symbols: next_token),
+    "masked_bidirectional": Arm(
+        "masked token, bidirectional", lambda symbols: MaskedToken(mask_symbol=symbols)
+    ),
+    "masked_causal": Arm(
+        "masked token, causal", lambda symbols: MaskedToken(mask_symbol=symbols, mask="causal")
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Sources to learn from, one a replica, and others of the same kind to be tested on."""
+
+    name: str
+    title: str
+    sources: Sequence[Source]
+    held_out: Sequence[Source]
+    layers: int
+    symbols: tuple[str, ...] | None = None  # how tokens are written; numbers if None
+
+    @property
+    def n_symbols(self) -> int:
+        """Number of symbols of every source."""
+        return self.sources[0].n_symbols
+
+    @property
+    def has_optimum(self) -> bool:
+        """Whether the best reachable loss is known."""
+        return len(self.chains) == len(self.held_out)
+
+    @property
+    def context_free_loss(self) -> float:
+        """Loss in nats of predicting every token by the symbols' frequencies alone."""
+        if isinstance(self.sources[0], TextSource):
+            counts = np.bincount(self.sources[0].tokens)
+            shares = counts[counts > 0] / counts.sum()
+            return float(-(shares * np.log(shares)).sum())
+        laws = [chain.stationary for chain in self.chains]
+        return float(np.mean([-(law[law > 0] * np.log(law[law > 0])).sum() for law in laws]))
+
+    @property
+    def chains(self) -> list[MarkovChain]:
+        """The Markov chains that the replicas are tested on; none for text."""
+        return [source for source in self.held_out if isinstance(source, MarkovChain)]
+
+    def written(self, token: int) -> str:
+        """Return how a token is written on an axis; the mask symbol is a black square."""
+        if token == self.n_symbols:
+            return "■"
+        if self.symbols is None:
+            return str(token)
+        return {" ": "␣", "\n": "↵"}.get(self.symbols[token], self.symbols[token])
+
+
+def chain_task(
+    name: str, replicas: int, n_symbols: int, lag: int | None, layers: int, seed: int
+) -> Task:
+    """Return a task of random Markov chains, one a replica; lag None: i.i.d. sources.
+
+    Chains of the same seed and replica have the same transition matrix at every lag.
+    """
+    chains = []
+    for replica in range(replicas):
+        rng = generator(seed, "source", replica)
+        if lag is None:
+            chains.append(MarkovChain.independent(rng.dirichlet(np.ones(n_symbols))))
+        else:
+            chains.append(MarkovChain.random(n_symbols, lag=lag, seed=int(rng.integers(2**32))))
+    title = "i.i.d. source" if lag is None else f"lag-{lag} chains"
+    return Task(name, title, chains, chains, layers)
+
+
+def text_task(name: str, replicas: int, corpus: Corpus, layers: int) -> Task:
+    """Return a task of one text, from which each replica draws windows of its own."""
+    train, validation = [corpus.train] * replicas, [corpus.validation] * replicas
+    return Task(name, f"text ({corpus.name})", train, validation, layers, corpus.symbols)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How every arm of every task is trained."""
+
+    width: int
+    heads: int
+    length: int
+    batch_size: int
+    steps: int
+    record_every: int
+    held_out_windows: int
+    optimizer: Optimizer
+    seed: int
+    engine: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm of one task, trained: R replicas."""
+
+    task: Task
+    arm: str
+    config: TransformerConfig
+    initial: Params
+    history: History
+    test: Batch  # the held-out batch of all replicas
+    optimum: Array | None  # (R,), best reachable loss on the held-out batch, in nats
+    expected_optimum: float | None  # of a window, the mean over chains; next token: exact
+    proof_residual: Array  # (layers, R)
+
+    @property
+    def loss(self) -> Array:
+        """Held-out loss (records, R), in nats."""
+        return self.history.metrics["held_out_loss"]
+
+    @property
+    def excess(self) -> Array:
+        """Held-out loss above the best reachable one (records, R), in nats; chains only."""
+        if self.optimum is None:
+            checks.fail("task", self.task.name, "a task whose best reachable loss is known")
+        return self.loss - self.optimum
+
+    @property
+    def share_removed(self) -> Array:
+        """Share of the initial excess that training had removed at each record (records, R)."""
+        return 1 - self.excess / self.excess[0]
+
+    def metric(self, name: str) -> Array:
+        """A metric of the account, the mean over layers: (records, R)."""
+        return self.history.metrics[name].mean(axis=1)
+
+
+def train(task: Task, arm: str, how: Training, progress: Any = None) -> Run:
+    """Train all replicas of one arm on a task and prove Prop. 2.1 on what came out.
+
+    Raises
+    ------
+    ValueError
+        If the settings do not fit, before training.
+    """
+    objective = ARMS[arm].objective(task.n_symbols)
+    replicas = len(task.sources)
+    config = TransformerConfig(
+        vocab_size=task.n_symbols,
+        width=how.width,
+        layers=task.layers,
+        heads=how.heads,
+        max_length=how.length,
+    )
+    initial = init_params(config, replicas, how.seed, dtype=how.dtype)
+    batches = [
+        _held_out(source, objective, how, replica) for replica, source in enumerate(task.held_out)
+    ]
+    test = stack(batches)
+    optimum = expected = None
+    if task.has_optimum:
+        pairs = list(zip(task.chains, batches, strict=True))
+        optimum = np.array([optimal_loss(chain, objective, batch) for chain, batch in pairs])
+        expected = float(optimum.mean())
+        if objective is next_token:
+            exact = [next_token_optimum(chain, how.length) for chain, _ in pairs]
+            expected = float(np.mean(exact))
+    history = fit(
+        config,
+        initial,
+        list(task.sources),
+        objective,
+        steps=how.steps,
+        batch_size=how.batch_size,
+        length=how.length,
+        optimizer=how.optimizer,
+        seed=how.seed,
+        engine=how.engine,
+        record_every=how.record_every,
+        observe=(account(config, initial), held_out_loss(config, test, engine=how.engine)),
+        progress=progress,
+    )
+    residual = _proof(config, history.params, test, how)
+    return Run(task, arm, config, initial, history, test, optimum, expected, residual)
+
+
+def _held_out(source: Source, objective: Objective, how: Training, replica: int) -> Batch:
+    # One stream for both: the tokens, drawn first, are then the same for every objective.
+    rng = generator(how.seed, "held_out", replica)
+    return objective(source.sample(how.held_out_windows, how.length, rng), rng)
+
+
+def _proof(config: TransformerConfig, params: Params, test: Batch, how: Training) -> Array:
+    """Residuals (layers, R) of Prop. 2.1 in float64, on a few windows of the held-out batch."""
+    exact = {name: value.astype(np.float64) for name, value in params.items()}
+    few = Batch(
+        inputs=test.inputs[:, :PROOF_WINDOWS],
+        targets=test.targets[:, :PROOF_WINDOWS],
+        weights=test.weights[:, :PROOF_WINDOWS],
+        mask=test.mask,
+    )
+    prove = partial(prove_update, config, exact, few, seed=how.seed, engine=how.engine)
+    return np.stack([prove(layer=layer).residual for layer in range(config.layers)])

@@ -1,0 +1,391 @@
+"""What do bidirectional and causal training do to W_qk = W_q W_k^T?
+
+The same transformer, from the same initial parameters and on the same tokens, is trained in three
+arms: next token under the causal mask, masked token under the bidirectional mask, and masked token
+under the causal mask. The last two differ in the mask alone. Sources: random Markov chains in which
+x_t depends on x_{t-1} (lag1) or on x_{t-2} (lag2), one chain a replica; text; and, as a control,
+i.i.d. symbols, from whose context there is nothing to learn.
+
+Primary claims, each decided by the 95% interval over replicas, arms paired by replica:
+  1. The mask alone makes the change of W_qk more symmetric: symmetry under the bidirectional mask
+     minus under the causal one is above 0, for each source.
+  2. Columns are more spread than rows under the causal mask: the dispersion of the change is
+     above 0, for each source and causal arm.
+  3. Next-token training makes the change of W_qk symmetric on lag-1 chains (symmetry above 0.5),
+     where attending to oneself is enough, and does not on lag-2 chains (below 0.5).
+  4. <Ghat, D> equals minus the loss's derivative along a random full-rank D: relative residual at
+     most 1e-9 in float64, in every replica, layer and source, for each arm.
+Secondary claims and controls, corrected for their number by Holm's method:
+  5. Claim 1 at matched progress: each replica's arms are compared where both had removed the same
+     share of the initial loss above the best reachable one (chains).
+  6. Columns dominate rows after next-token training: directionality of the change below 0.
+  7. Masked bidirectional training has beta_ij agree with beta_ji: mean over the last quarter of
+     training above 0.
+  8. Controls: an untrained W_qk is not symmetric (below 0.1); on an i.i.d. source W_qk changes
+     less than half as much as on lag-1 chains (ratio of the norms of the change below 0.5).
+"Undertrained": on a chain, training removed less than half of the initial loss above the best
+reachable one (mean over replicas); no verdict is drawn from such an arm. Scores are of the sum over
+heads and the mean over layers.
+
+Training is in float32 unless --dtype says otherwise. The default run takes one to two minutes on
+two cores, --quick a few seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bidirectional_vs_causal_figures import draw
+from tqdm import tqdm
+
+from minattn import checks, experiment
+from minattn.arrays import Array
+from minattn.claims import Claim, above, at_most, below, holm, judge, mean_interval, table
+from minattn.comparison import ARMS, Run, Task, Training, chain_task, text_task, train
+from minattn.data import Corpus, load_text
+from minattn.engines import NAMES as ENGINES
+from minattn.engines import choose
+from minattn.optim import AdamW
+from minattn.params import DTYPES, W_qk
+from minattn.scores import symmetry
+
+NAME = "bidirectional_vs_causal"
+SOURCES = ("lag1", "lag2", "text", "iid")
+UNDERTRAINED_BELOW = 0.5
+Runs = dict[tuple[str, str], Run]  # by source and arm
+
+
+@dataclass(frozen=True)
+class Size:
+    """What --quick makes smaller."""
+
+    replicas: int
+    steps: int
+    width: int
+    n_symbols: int
+    length: int
+    record_every: int
+    held_out_windows: int
+
+
+FULL = Size(8, 800, 32, 16, 32, 20, 64)
+QUICK = Size(3, 60, 16, 8, 16, 10, 32)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run every arm on every source, then report."""
+    options = parse(arguments)
+    how = training(options)
+    with experiment.result_folder(options.out) as folder:
+        tasks, corpus = make_tasks(options)
+        runs: Runs = {}
+        try:
+            for run in run_all(tasks, options.arms, how):
+                runs[run.task.name, run.arm] = run
+        except KeyboardInterrupt:
+            if not runs:
+                raise
+        complete = len(runs) == len(tasks) * len(options.arms)
+        claims = judge_all(runs)
+        report(runs, claims)
+        write(runs, claims, corpus, options, how, folder, complete)
+        if not complete:
+            print(f"interrupted: what is done is in {folder.keep_interrupted()}")
+            raise KeyboardInterrupt
+        folder.complete()
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {experiment.publish(options.out, NAME)}")
+
+
+def parse(arguments: list[str] | None) -> Namespace:
+    """Read the options; what --quick makes smaller has defaults of its own."""
+    parser = experiment.parser(NAME, __doc__)
+    known = {"sources": SOURCES, "arms": tuple(ARMS)}
+    for name, values in known.items():
+        text = f"comma-separated, of {', '.join(values)} (default all)"
+        parser.add_argument(f"--{name}", default=",".join(values), metavar="LIST", help=text)
+    parser.add_argument("--layers", type=int, help="default 1 on chains, 2 on text")
+    for name in ("width", "replicas", "steps"):
+        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
+        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="of training; proofs are in float64"
+    )
+    parser.add_argument(
+        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
+    )
+    options = parser.parse_args(arguments)
+    for name, values in known.items():
+        setattr(options, name, experiment.names(getattr(options, name), f"--{name}", values))
+    for field, value in asdict(QUICK if options.quick else FULL).items():
+        if getattr(options, field, None) is None:
+            setattr(options, field, value)
+    for name in ("replicas", "steps", "width"):
+        checks.integer(f"--{name}", getattr(options, name), minimum=1)
+    checks.integer("--seed", options.seed, minimum=0)
+    if options.layers is not None:
+        checks.integer("--layers", options.layers, minimum=1)
+    return options
+
+
+def training(options: Namespace) -> Training:
+    """Return how every arm is trained."""
+    return Training(
+        width=options.width,
+        heads=1,
+        length=options.length,
+        batch_size=16,
+        steps=options.steps,
+        record_every=options.record_every,
+        held_out_windows=options.held_out_windows,
+        optimizer=AdamW(3e-3),
+        seed=options.seed,
+        engine=choose(options.engine, options.dtype).name,
+        dtype=options.dtype,
+    )
+
+
+def make_tasks(options: Namespace) -> tuple[list[Task], Corpus | None]:
+    """Return the tasks asked for, and the text if it is among them."""
+    tasks, corpus = [], None
+    for name in options.sources:
+        layers = options.layers or (2 if name == "text" else 1)
+        if name == "text":
+            corpus = load_text(options.text)
+            for part in (corpus.train, corpus.validation):
+                part.windows(options.length)
+            tasks.append(text_task(name, options.replicas, corpus, layers))
+        else:
+            lag = {"lag1": 1, "lag2": 2, "iid": None}[name]
+            sizes = (options.replicas, options.n_symbols)
+            tasks.append(chain_task(name, *sizes, lag, layers, options.seed))
+    return tasks, corpus
+
+
+def run_all(tasks: list[Task], arms: tuple[str, ...], how: Training) -> Iterator[Run]:
+    """Train every arm on every task under one progress bar."""
+    total = len(tasks) * len(arms) * how.steps
+    with tqdm(total=total, unit="step", dynamic_ncols=True, smoothing=0.05) as bar:
+        for task in tasks:
+            for arm in arms:
+                bar.set_description(f"{task.name}, {ARMS[arm].title}")
+                yield train(task, arm, how, progress=bar)
+
+
+def undertrained(run: Run) -> bool:
+    """Whether training on a chain removed too little to draw a verdict."""
+    learnable = run.task.has_optimum and run.task.name != "iid"
+    return learnable and float(run.share_removed[-1].mean()) < UNDERTRAINED_BELOW
+
+
+def judge_all(runs: Runs) -> list[Claim]:
+    """Return the primary claims, then the others with Holm's correction."""
+    return [*primary(runs), *holm(secondary(runs))]
+
+
+def primary(runs: Runs) -> Iterator[Claim]:
+    """Claims 1 to 4 of the docstring, as far as their arms have run."""
+    for one, other in mask_pairs(runs):
+        yield judge(
+            f"{one.task.name}: the mask alone makes the change of W_qk more symmetric",
+            "bidirectional - causal > 0",
+            final(one, "change_symmetry") - final(other, "change_symmetry"),
+            above(0),
+            undertrained(one) or undertrained(other),
+        )
+    for arm in ("next_causal", "masked_causal"):
+        for run in of_arm(runs, arm):
+            yield judge(
+                f"{run.task.name}: columns more spread than rows after {ARMS[arm].title}",
+                "dispersion > 0",
+                final(run, "change_dispersion"),
+                above(0),
+                undertrained(run),
+            )
+    expected = {
+        "lag1": ("makes the change of W_qk symmetric", "symmetry > 0.5", above(0.5)),
+        "lag2": ("does not make the change symmetric", "symmetry < 0.5", below(0.5)),
+    }
+    for run in of_arm(runs, "next_causal"):
+        if run.task.name in expected:
+            text, predicted, rule = expected[run.task.name]
+            claim = f"{run.task.name}: next-token training {text}"
+            values = final(run, "change_symmetry")
+            yield judge(claim, predicted, values, rule, undertrained(run))
+    for arm, definition in ARMS.items():
+        residuals = [run.proof_residual.ravel() for (_, name), run in runs.items() if name == arm]
+        if residuals:
+            yield judge(
+                f"{definition.title}: <Ghat, D> = -dL/dD along a full-rank D",
+                "residual < 1e-9",
+                np.concatenate(residuals),
+                at_most(1e-9),
+            )
+
+
+def secondary(runs: Runs) -> Iterator[Claim]:
+    """Claims 5 to 8 of the docstring, as far as their arms have run."""
+    for one, other in mask_pairs(runs):
+        if one.task.has_optimum:
+            yield judge(
+                f"{one.task.name}: the mask alone, where both arms had learnt as much",
+                "bidirectional - causal > 0",
+                np.subtract(*at_matched_share(one, other)),
+                above(0),
+                undertrained(one) or undertrained(other),
+            )
+    for run in of_arm(runs, "next_causal"):
+        values = final(run, "change_directionality")
+        claim = f"{run.task.name}: columns dominate after next-token training"
+        yield judge(claim, "directionality < 0", values, below(0), undertrained(run))
+    for run in of_arm(runs, "masked_bidirectional"):
+        agreement = late_agreement(run)
+        if np.isfinite(agreement).all():
+            claim = f"{run.task.name}: beta_ij agrees with beta_ji, masked bidirectional"
+            yield judge(claim, "agreement > 0", agreement, above(0), undertrained(run))
+    if runs:
+        start = symmetry(W_qk(next(iter(runs.values())).initial))
+        yield judge("control: an untrained W_qk is not symmetric", "about 1/d", start, below(0.1))
+    for arm, definition in ARMS.items():
+        if ("iid", arm) in runs and ("lag1", arm) in runs:
+            sizes = [final(runs[name, arm], "change_norm") for name in ("iid", "lag1")]
+            claim = f"control: i.i.d. symbols move W_qk less than lag-1 chains, {definition.title}"
+            yield judge(claim, "ratio < 0.5", sizes[0] / sizes[1], below(0.5))
+
+
+def of_arm(runs: Runs, arm: str) -> list[Run]:
+    """Return the runs of an arm on sources with something to learn."""
+    return [run for (source, name), run in runs.items() if name == arm and source != "iid"]
+
+
+def mask_pairs(runs: Runs) -> list[tuple[Run, Run]]:
+    """Return the arms that differ in the mask alone, for each source with something to learn."""
+    pairs = []
+    for run in of_arm(runs, "masked_bidirectional"):
+        if (run.task.name, "masked_causal") in runs:
+            pairs.append((run, runs[run.task.name, "masked_causal"]))
+    return pairs
+
+
+def final(run: Run, metric: str) -> Array:
+    """Last record of a metric, the mean over layers: (R,). Infinite dispersions are kept finite."""
+    return np.nan_to_num(run.metric(metric)[-1], posinf=1e3, neginf=-1e3)
+
+
+def late_agreement(run: Run) -> Array:
+    """Agreement of beta_ij with beta_ji, the mean over the last quarter of the records: (R,)."""
+    values = run.history.metrics["agreement"]
+    late = values[-max(1, len(values) // 4) :].reshape(-1, values.shape[-1])
+    defined = np.isfinite(late)
+    total = np.where(defined, late, 0).sum(axis=0)
+    count = defined.sum(axis=0)
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+def at_matched_share(one: Run, other: Run) -> tuple[Array, Array]:
+    """Symmetry of the change (R,) of each arm where it first reached the smaller final share."""
+    target = np.minimum(one.share_removed[-1], other.share_removed[-1])
+    found = []
+    for run in (one, other):
+        first = (run.share_removed >= target).argmax(axis=0)
+        found.append(run.metric("change_symmetry")[first, np.arange(len(first))])
+    return found[0], found[1]
+
+
+def report(runs: Runs, claims: list[Claim]) -> None:
+    """Print how far each arm was trained, and the table of claims."""
+    print(f"\n{'source':8}{'arm':30}{'loss':>15}{'best':>9}{'excess removed':>17}")
+    for row in training_rows(runs):
+        best = "-" if row["best"] is None else f"{row['best']:.3f}"
+        share = "-" if row["share_removed"] is None else f"{row['share_removed']:.0%}"
+        loss = f"{row['loss_initial']:.3f} > {row['loss_final']:.3f}"
+        note = "  undertrained" if row["undertrained"] else ""
+        print(f"{row['source']:8}{row['title']:30}{loss:>15}{best:>9}{share:>17}{note}")
+    print("\nHeld-out loss in nats; best: the best reachable one, where it is known.\n")
+    print(table(claims))
+    print("\nIntervals are over replicas; of residuals, the range. Rows below the residuals are")
+    print("corrected for their number by Holm's method: their verdicts, not their intervals.\n")
+
+
+def training_rows(runs: Runs) -> list[dict[str, Any]]:
+    """Return for each arm its losses and the share of the excess that training removed."""
+    rows = []
+    for (source, arm), run in runs.items():
+        share = run.share_removed[-1].mean() if run.task.has_optimum else None
+        rows.append(
+            {
+                "source": source,
+                "arm": arm,
+                "title": ARMS[arm].title,
+                "loss_initial": run.loss[0].mean(),
+                "loss_final": run.loss[-1].mean(),
+                "best": run.optimum.mean() if run.optimum is not None else None,
+                "share_removed": share,
+                "undertrained": undertrained(run),
+            }
+        )
+    return rows
+
+
+def write(
+    runs: Runs,
+    claims: list[Claim],
+    corpus: Corpus | None,
+    options: Namespace,
+    how: Training,
+    folder: experiment.ResultFolder,
+    complete: bool,
+) -> None:
+    """Write summary.json, metrics.csv and the figures."""
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    settings |= {"training": asdict(how), "optimizer": repr(how.optimizer)}
+    summary = experiment.summary(NAME, settings, options.seed, how.engine, claims)
+    summary["complete"] = complete
+    summary["training"] = training_rows(runs)
+    summary["scores"] = final_scores(runs)
+    if corpus is not None:
+        summary["text"] = {
+            "name": corpus.name,
+            "sha256": corpus.sha256,
+            "n_symbols": corpus.n_symbols,
+        }
+    experiment.write_json(folder.path("summary.json"), summary)
+    header = ("source", "arm", "replica", "layer", "step", "metric", "value")
+    experiment.write_csv(folder.path("metrics.csv"), header, metric_rows(runs))
+    draw(runs, folder)
+
+
+def final_scores(runs: Runs) -> dict[str, Any]:
+    """Return mean and interval of every metric's last record, by source, arm and layer."""
+    scores: dict[str, Any] = {}
+    for (source, arm), run in runs.items():
+        entry = scores.setdefault(source, {}).setdefault(arm, {})
+        for metric, values in run.history.metrics.items():
+            last = values[-1].reshape(-1, values.shape[-1])  # (layers or 1, R)
+            rows = [mean_interval(row) if np.isfinite(row).all() else None for row in last]
+            entry[metric] = [
+                row and {"mean": row[0], "low": row[1], "high": row[2]} for row in rows
+            ]
+    return scores
+
+
+def metric_rows(runs: Runs) -> Iterable[tuple[Any, ...]]:
+    """Yield metrics.csv; the layer is empty for what a whole model has."""
+    for (source, arm), run in runs.items():
+        for metric, values in run.history.metrics.items():
+            for index, value in np.ndenumerate(values):
+                layer = index[1] if values.ndim == 3 else ""
+                step = run.history.steps[index[0]]
+                yield source, arm, index[-1], layer, step, metric, float(value)
+
+
+if __name__ == "__main__":
+    sys.exit(experiment.run(main))
