@@ -35,7 +35,7 @@ def real(name: str, value: Any, minimum: float = -np.inf, maximum: float = np.in
     needs = "a finite number"
     if np.isfinite(minimum) or np.isfinite(maximum):
         needs += f" in [{minimum:g}, {maximum:g}]"
-    if isinstance(value, (bool, np.bool_, str)):
+    if isinstance(value, (bool, np.bool_, str, bytes)):
         fail(name, repr(value), needs)
     try:
         number = float(value)
@@ -71,4 +71,6 @@ def integers(name: str, value: Any, below: int | None = None) -> Array:
             if extreme < 0 or (below is not None and extreme >= below):
                 limit = "at least 0" if below is None else f"within 0..{below - 1}"
                 fail(name, f"the value {extreme}", f"every value {limit}")
+        if array.max() > np.iinfo(np.int64).max:
+            fail(name, f"the value {array.max()}", "64-bit signed integers")
     return array.astype(np.int64, copy=False)

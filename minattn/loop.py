@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -48,6 +49,17 @@ class Run:
     step: int = 0
     steps: list[int] = field(default_factory=list)
     metrics: dict[str, list[Array]] = field(default_factory=dict)
+    whole: bool = True  # False within an update: parameters then belong to no step
+
+    def streams(self) -> list[list[Any]]:
+        """Return the states of all generators."""
+        return [[rng.bit_generator.state for rng in pair] for pair in self.generators]
+
+    def rewind(self, streams: list[list[Any]]) -> None:
+        """Put the generators back to earlier states."""
+        for pair, states in zip(self.generators, streams, strict=True):
+            for rng, state in zip(pair, states, strict=True):
+                rng.bit_generator.state = state
 
     def record(self, values: dict[str, Any]) -> None:
         """Append one record, copied, so that nothing later changes it."""
@@ -96,34 +108,48 @@ class Loop:
         return Run(params, state, generators)
 
     def advance(self, run: Run) -> Array:
-        """Record if it is time, then make one update; return the loss (R,)."""
+        """Record if it is time, then make one update; return the loss (R,).
+
+        If it is interrupted before the update, `run` is as it was.
+        """
         recording = run.step % self.record_every == 0
-        outcome, extra = self.evaluate(run, fresh=recording)
-        if recording:
-            run.record(self.observe(run, outcome, extra))
+        streams = run.streams()
+        try:
+            outcome, penalty, tape = self.evaluate(run, fresh=recording)
+            values = self.observe(run, outcome, penalty, tape) if recording else None
+        except BaseException:
+            run.rewind(streams)
+            raise
+        run.whole = False
+        if values is not None:
+            run.record(values)
         params = {name: run.params[name] for name in self.trained}
         self.optimizer.apply(self.engine, params, outcome.grads, run.state)
         run.step += 1
+        run.whole = True
         return outcome.loss
 
-    def evaluate(self, run: Run, fresh: bool) -> tuple[Outcome, Array | None]:
-        """Draw a batch; return loss, gradients and tape, and the penalty's value.
+    def evaluate(self, run: Run, fresh: bool) -> tuple[Outcome, Array | None, Tape | None]:
+        """Draw a batch; return loss and gradients, the penalty's value, and for records the tape.
 
-        Unless `fresh`, their arrays are used again in the next step.
+        Gradients are those of loss and penalty together, the tape is of the loss alone. Unless
+        `fresh`, their arrays are used again in the next step.
         """
         problem, _ = pose(self.config, run.params, self.draw(run))
         buffers = () if fresh else (self.workspaces, self.grads)
         outcome = take(self.engine, self.config, run.params, problem, *buffers)
+        tape = outcome.tape() if fresh and self.observers else None
+        value = None
+        if self.penalty is not None:
+            value, grads = self.penalty(dict(run.params))
+            value = np.broadcast_to(value, len(self.numbers))
+            for name, gradient in grads.items():
+                if name not in outcome.grads or outcome.grads[name].shape != np.shape(gradient):
+                    got = f"a gradient of shape {np.shape(gradient)} for {name!r}"
+                    checks.fail("penalty", got, "names and shapes of params")
+                outcome.grads[name] = outcome.grads[name] + gradient
         check_finite(outcome, f"step {run.step}", self.numbers)
-        if self.penalty is None:
-            return outcome, None
-        value, grads = self.penalty(dict(run.params))
-        for name, gradient in grads.items():
-            if name not in outcome.grads or outcome.grads[name].shape != np.shape(gradient):
-                got = f"a gradient of shape {np.shape(gradient)} for {name!r}"
-                checks.fail("penalty", got, "names and shapes of params")
-            outcome.grads[name] += gradient
-        return outcome, np.broadcast_to(value, len(self.numbers))
+        return outcome, value, tape
 
     def draw(self, run: Run) -> Batch:
         batches = []
@@ -132,14 +158,15 @@ class Loop:
             batches.append(self.objective(tokens, objective))
         return stack(batches)
 
-    def observe(self, run: Run, outcome: Outcome, penalty: Array | None) -> dict[str, Any]:
+    def observe(
+        self, run: Run, outcome: Outcome, penalty: Array | None, tape: Tape | None
+    ) -> dict[str, Any]:
         values: dict[str, Any] = {"loss": outcome.loss}
         if penalty is not None:
             values["penalty"] = penalty
-        if self.observers:
-            params = {name: value.copy() for name, value in run.params.items()}
-            tape = outcome.tape()
+        params = {name: value.copy() for name, value in run.params.items()}
         for observer in self.observers:
+            assert tape is not None
             found = observer(run.step, params, outcome.grads, tape)
             if not isinstance(found, dict) or found.keys() & values.keys():
                 got = f"{found!r:.60} beside {sorted(values)}"
@@ -177,12 +204,13 @@ class Loop:
         arrays |= {f"state.{name}": value for name, value in run.state.items()}
         arrays |= {f"metrics.{name}": np.stack(v) for name, v in run.metrics.items()}
         arrays["steps"] = np.array(run.steps, np.int64)
-        streams = [[rng.bit_generator.state for rng in pair] for pair in run.generators]
-        notes = {"step": run.step, "settings": self.settings(), "generators": streams}
+        notes = {"step": run.step, "settings": self.settings(), "generators": run.streams()}
         save_arrays(path, arrays, notes)
 
     def load(self, path: str | Path, params: Params) -> Run:
         arrays, notes = load_arrays(path)
+        if "settings" not in notes:
+            checks.fail("resume", repr(str(path)), "a run that fit has saved")
         saved, ours = notes["settings"], self.settings()
         for name in ours:
             if saved.get(name) != ours[name]:
@@ -193,9 +221,7 @@ class Loop:
                 into[name] = arrays[part + name]
                 if into[name].dtype != value.dtype:
                     checks.fail("resume", f"{name} of {into[name].dtype}", f"{value.dtype}")
-        for pair, states in zip(run.generators, notes["generators"], strict=True):
-            for rng, state in zip(pair, states, strict=True):
-                rng.bit_generator.state = state
+        run.rewind(notes["generators"])
         run.step = notes["step"]
         run.steps = arrays["steps"].tolist()
         run.metrics = {n[8:]: list(a) for n, a in arrays.items() if n.startswith("metrics.")}
@@ -206,7 +232,14 @@ def _describe(value: Any) -> Any:
     """Describe an objective or a setting so that a saved run can be compared with this one."""
     if isinstance(value, (int, float, str)):
         return value
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_describe(item) for item in value]
+    if isinstance(value, partial):
+        named = {name: _describe(item) for name, item in value.keywords.items()}
+        return ["partial", _describe(value.func), _describe(value.args), named]
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    text = repr(value)
-    return type(value).__qualname__ if " at 0x" in text else text
+    kind = type(value).__qualname__
+    return [kind, {name: _describe(item) for name, item in vars(value).items()}]

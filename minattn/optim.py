@@ -138,7 +138,8 @@ class AdamW(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.real("weight_decay", self.weight_decay, minimum=0)
-        checks.real("epsilon", self.epsilon, minimum=0)
+        if checks.real("epsilon", self.epsilon, minimum=0) == 0:  # 0/0 where no gradient ever came
+            checks.fail("epsilon", 0, "a positive number")
         _fraction("beta1", self.beta1)
         _fraction("beta2", self.beta2)
 

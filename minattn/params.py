@@ -181,7 +181,8 @@ def check_params(config: TransformerConfig, params: Params) -> tuple[int, np.dty
             got_type = getattr(array, "dtype", type(array).__name__)
             checks.fail(f"params[{name!r}]", got_type, "a NumPy array of floats")
         if array.ndim == 0 or array.shape[0] == 0 or array.shape[1:] != shape:
-            checks.fail(f"params[{name!r}]", f"shape {array.shape}", f"shape (R, *{shape})")
+            needs = f"shape (R, {', '.join(map(str, shape))})"
+            checks.fail(f"params[{name!r}]", f"shape {array.shape}", needs)
         if array.shape[0] != first.shape[0] or array.dtype != first.dtype:
             got_both = f"{array.shape[0]} replicas of {array.dtype}"
             needs = f"{first.shape[0]} of {first.dtype}, as token_embedding has"

@@ -58,6 +58,6 @@ def load_arrays(path: str | Path) -> tuple[Params, dict[str, Any]]:
         with safe_open(str(path), framework="numpy") as file:
             notes = json.loads((file.metadata() or {})["minattn"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         checks.fail("path", f"{str(path)!r} ({error})", "a file that minattn saved")
     return arrays, notes

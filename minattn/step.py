@@ -186,7 +186,8 @@ def check_finite(outcome: Outcome, where: str, replicas: Sequence[int]) -> None:
         Likewise.
     """
     # A sum is finite only if its terms are, and needs no second array.
-    sums = [np.add.reduce(gradient, axis=None) for gradient in outcome.grads.values()]
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = [np.add.reduce(gradient, axis=None) for gradient in outcome.grads.values()]
     if np.isfinite(outcome.loss).all() and np.isfinite(sums).all():
         return
     for number, values in _in_order(outcome):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -134,24 +135,39 @@ def fit(
         trained=_trained(params, frozen),
         penalty=penalty,
     )
+    _check_functions(loop)
+    if save is not None and not os.access(Path(save).resolve().parent, os.W_OK):
+        checks.fail("save", repr(str(save)), "a path in a folder that can be written")
     steps = checks.integer("steps", steps, minimum=1)
     save_every = checks.integer("save_every", save_every, minimum=1)
     run = loop.start(params) if resume is None else loop.load(resume, params)
     if run.step > steps:
         checks.fail("steps", steps, f"at least the {run.step} that the saved run has made")
-    try:
-        with _progress(progress, steps, run.step) as bar:
-            while run.step < steps:
-                loss = loop.advance(run)
-                bar(loss)
-                if save is not None and run.step % save_every == 0:
-                    loop.save(save, run)
-    finally:
+    with loop.engine.session():
+        try:
+            with _progress(progress, steps, run.step) as bar:
+                while run.step < steps:
+                    bar(loop.advance(run))
+                    if save is not None and run.step % save_every == 0:
+                        loop.save(save, run)
+        except KeyboardInterrupt:
+            if save is not None and run.whole:
+                loop.save(save, run)
+            raise
         if save is not None:
             loop.save(save, run)
-    last = loop.finish(run)
+        last = loop.finish(run)
     metrics = {name: np.stack(values) for name, values in last.metrics.items()}
     return History(np.array(last.steps), metrics, last.params, loop.engine.name)
+
+
+def _check_functions(loop: Loop) -> None:
+    functions = [("objective", loop.objective), *(("observe", f) for f in loop.observers)]
+    if loop.penalty is not None:
+        functions.append(("penalty", loop.penalty))
+    for name, function in functions:
+        if not callable(function):
+            checks.fail(name, repr(function), "a function")
 
 
 def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[Source]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,19 @@ def choose(engine: str | Reference, dtype: Any = "float64") -> Reference:
     if not isinstance(engine, Reference):
         name = checks.one_of("engine", engine, NAMES)
         if name == "auto":
-            can_compile = importlib.util.find_spec("numba") is not None and kind != "complex128"
-            name = "numba" if can_compile else "numpy"
+            name = "numba" if kind != "complex128" and _can_compile() else "numpy"
         engine = _make(name)
     if kind not in engine.dtypes:
         checks.fail("engine", f"{engine.name!r} for {kind}", f"one of {engine.dtypes} for it")
     return engine
+
+
+def _can_compile() -> bool:
+    try:
+        import minattn.engines.numba_cpu  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _make(name: str) -> Reference:

@@ -52,18 +52,20 @@ def softmax_rows(scores: Array, allowed: Array, stops: Array, scale: float, out:
 
 
 def softmax_rows_backward(
-    weights: Array, d_weights: Array, stops: Array, scale: float, out: Array
+    weights: Array, d_weights: Array, allowed: Array, stops: Array, scale: float, out: Array
 ) -> None:
-    """Write scale A (dA - sum_k A dA), given A = 0 where not allowed; arrays (M, N, N)."""
+    """Write scale A (dA - sum_k A dA), zero where not allowed; A, dA and out (M, N, N)."""
     matrices, size = weights.shape[0], weights.shape[1]
     for m in range(matrices):
         for i in range(size):
             stop = stops[i]
             mean = 0.0
             for j in range(stop):
-                mean += weights[m, i, j] * d_weights[m, i, j]
+                if allowed[i, j]:
+                    mean += weights[m, i, j] * d_weights[m, i, j]
             for j in range(stop):
-                out[m, i, j] = scale * weights[m, i, j] * (d_weights[m, i, j] - mean)
+                slope = d_weights[m, i, j] - mean if allowed[i, j] else 0.0
+                out[m, i, j] = scale * weights[m, i, j] * slope
             for j in range(stop, size):
                 out[m, i, j] = 0.0
 

@@ -7,6 +7,7 @@ memory each, by the kernels of `kernels.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from minattn.arrays import Array
 from minattn.engines import kernels
 from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON, Reference
-from minattn.engines.threads import get_threads, run_in_threads
+from minattn.engines.threads import get_threads, run_in_threads, single_threaded_blas
 
 Result = TypeVar("Result")
 
@@ -48,6 +49,10 @@ class NumbaCPU(Reference):
         """Run the shards of a step in threads and return their results in order."""
         return run_in_threads(tasks)
 
+    def session(self) -> AbstractContextManager[object]:
+        """Hold BLAS at one thread: its idle threads would spin on the cores that shards need."""
+        return single_threaded_blas()
+
     def masked_softmax(
         self, scores: Array, allowed: Array, scale: float, out: Array | None = None
     ) -> Array:
@@ -67,7 +72,8 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused softmax backward; a row stops at its last allowed key."""
         out = self._out(d_weights, out)
-        arrays = (_matrices(weights), _matrices(d_weights), _row_stops(_plain(allowed)))
+        allowed = _plain(allowed)
+        arrays = (_matrices(weights), _matrices(d_weights), allowed, _row_stops(allowed))
         _softmax_backward(*arrays, scale, _matrices(out))
         return out
 
@@ -137,15 +143,23 @@ class NumbaCPU(Reference):
         shrink: float,
     ) -> None:
         """Moments, bias correction, decay and step in one pass."""
+        for name, array in (("value", value), ("mean", mean), ("square", square)):
+            _check_in_place(name, array)
         numbers = (beta1, beta2, step_size, inverse_correction, epsilon, shrink)
         _adamw(_flat(value), _flat(gradient), _flat(mean), _flat(square), *numbers)
 
     def _out(self, like: Array, out: Array | None) -> Array:
         if out is None:
             return self.empty(like.shape, like.dtype)
-        if not (out.flags.c_contiguous and out.flags.writeable):  # a copy would be written instead
-            checks.fail("out", "a strided or read-only array", "a writable C-contiguous one")
+        if out.shape != like.shape or out.dtype != like.dtype:
+            checks.fail("out", f"{out.dtype} of shape {out.shape}", f"{like.dtype} {like.shape}")
+        _check_in_place("out", out)
         return out
+
+
+def _check_in_place(name: str, array: Array) -> None:
+    if not (array.flags.c_contiguous and array.flags.writeable):  # a copy would be written instead
+        checks.fail(name, "a strided or read-only array", "a writable C-contiguous one")
 
 
 def _plain(array: Array) -> Array:

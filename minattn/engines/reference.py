@@ -8,6 +8,7 @@ Everything here is analytic where it can be, so that complex arrays may pass (co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +40,10 @@ class Reference:
     def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         """Run the shards of a step and return their results in order."""
         return [task() for task in tasks]
+
+    def session(self) -> AbstractContextManager[object]:
+        """Return the context that many steps in a row run in."""
+        return nullcontext()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array for an output."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import TypeVar
 
@@ -45,7 +46,7 @@ def get_threads() -> int:
 
 def run_in_threads(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     """Run tasks side by side, with one BLAS thread each, and return their results in order."""
-    with _blas().limit(limits=1, user_api="blas"):
+    with single_threaded_blas():
         if len(tasks) == 1:
             return [tasks[0]()]
         futures = [_pool(_threads).submit(task) for task in tasks[1:]]
@@ -57,6 +58,12 @@ def run_in_threads(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         if isinstance(result, BaseException):
             raise result
     return [first, *results]  # type: ignore[list-item]
+
+
+def single_threaded_blas() -> AbstractContextManager[object]:
+    """Return a context in which BLAS uses one thread a call."""
+    limits: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
+    return limits
 
 
 @cache

@@ -483,7 +483,8 @@ def test_a_row_without_a_key_in_a_compiled_kernel_is_zero(dtype):
     out = np.full_like(S, np.nan)
     numba_cpu._softmax(S, allowed, np.zeros(3, np.int64), 1.0, out)
     assert (out == 0).all()
-    numba_cpu._softmax_backward(out, np.full_like(S, np.nan), np.zeros(3, np.int64), 1.0, S)
+    d_weights = np.full_like(S, np.nan)
+    numba_cpu._softmax_backward(out, d_weights, allowed, np.zeros(3, np.int64), 1.0, S)
     assert (S == 0).all()
 
 
@@ -621,7 +622,7 @@ KERNELS = {
     "gelu_backward": ("_gelu_backward",),
     "adamw_update": ("_adamw",),
 }
-PLUMBING = {"using", "run", "empty"}
+PLUMBING = {"using", "run", "empty", "session"}
 
 
 def test_the_numba_engine_compiles_all_but_products_and_gradient_descent():
@@ -672,7 +673,7 @@ def kernel_arguments():
     empty = np.zeros
     return {
         "softmax_rows": (S, HOLES, stops, SCALE, empty((2, 4, 4))),
-        "softmax_rows_backward": (A, dA, stops, SCALE, empty((2, 4, 4))),
+        "softmax_rows_backward": (A, dA, HOLES, stops, SCALE, empty((2, 4, 4))),
         "scale_rows": (S, HOLES, SCALE, empty((2, 4, 4))),
         "cross_entropy_rows": (x, tokens, weights, empty(2), empty(x.shape)),
         "embedding_gradient_rows": (tokens, x, empty((2, 4, 4))),
