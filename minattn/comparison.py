@@ -27,7 +27,7 @@ from minattn.randomness import generator
 from minattn.training import History, fit
 from minattn.update import prove_update
 
-PROOF_WINDOWS = 4
+PROOF_WINDOWS = 16
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Tape:
     """Everything that a forward pass leaves for the backward pass, and what that adds.
 
     `inputs` (R, B, N), `allowed` (N, N), a `BlockTape` a layer, the rows that the unembedding
-    multiplies (R, B N, d), the tape of the final norm, and the engine's name. `grads` and each
+    multiplies (R, B N, d), the tape of the final norm, and the engine. `grads` and each
     layer's ``attention.output_gradient`` are None until the backward pass has set them.
     """
 
@@ -38,7 +38,7 @@ class Tape:
     layers: list[BlockTape]
     final: Array
     norm_final: NormTape | None
-    engine: str
+    engine: Reference
     grads: Params | None = None
 
 
@@ -111,15 +111,15 @@ def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Arr
     ValueError
         If the tape or dlogits do not fit.
     """
-    _, dtype = check_params(config, params)
-    if not isinstance(tape, Tape) or len(tape.layers) != config.layers:
-        checks.fail("tape", type(tape).__name__, "the tape of a forward pass of this model")
+    dtype = check_tape(config, params, tape)
     shape = (*tape.inputs.shape, config.vocab_size)
     dlogits = np.asarray(dlogits)
-    if dlogits.shape != shape or dlogits.dtype.kind not in "fciu":
-        checks.fail("dlogits", f"{dlogits.dtype} of shape {dlogits.shape}", f"shape {shape}")
+    kinds = "fciu" if dtype.kind == "c" else "fiu"
+    if dlogits.shape != shape or dlogits.dtype.kind not in kinds:
+        got = f"{dlogits.dtype} of shape {dlogits.shape}"
+        checks.fail("dlogits", got, f"{dtype} of shape {shape}")
     rows = dlogits.astype(dtype, copy=False).reshape(shape[0], -1, shape[-1])
-    grads = run_backward(choose(tape.engine, dtype), config, params, tape, rows)
+    grads = run_backward(tape.engine, config, params, tape, rows)
     tape.grads = {name: np.ascontiguousarray(grads[name]) for name in params}
     return dict(tape.grads)
 
@@ -148,7 +148,7 @@ def run_forward(
         gain, shift = params["norm_final.gain"], params["norm_final.shift"]
         x, norm_final = norm.forward(engine, gain, shift, x)  # 3
     logits = linear.forward(engine, x, params["unembedding"])  # 4
-    return logits, Tape(inputs, allowed, layers, x, norm_final, engine.name)
+    return logits, Tape(inputs, allowed, layers, x, norm_final, engine.using(None))
 
 
 def run_backward(
@@ -170,6 +170,23 @@ def run_backward(
         dx, found = block.backward(engine, config, p, tape.layers[number], dx, tape.allowed)  # 2
         grads |= prefixed(prefix, found)
     return grads | embedding.backward(engine, params, tape.inputs, dx)  # 1
+
+
+def check_tape(config: TransformerConfig, params: Params, tape: Tape) -> np.dtype:
+    """Return the dtype of a tape and the parameters that it is of, or fail.
+
+    Raises
+    ------
+    ValueError
+        If the tape is none, or of a model with other layers, replicas or dtype.
+    """
+    replicas, dtype = check_params(config, params)
+    if not isinstance(tape, Tape) or len(tape.layers) != config.layers:
+        checks.fail("tape", type(tape).__name__, "the tape of a forward pass of this model")
+    if len(tape.inputs) != replicas or tape.final.dtype != dtype:
+        got = f"one of {len(tape.inputs)} replicas of {tape.final.dtype}"
+        checks.fail("tape", got, f"one of {replicas} replicas of {dtype}, as params have")
+    return dtype
 
 
 def check_tokens(config: TransformerConfig, tokens: Array, replicas: int) -> Array:

@@ -50,6 +50,10 @@ class Batch:
         if weights.dtype.kind not in "fiub" or not np.isfinite(weights).all() or weights.min() < 0:
             checks.fail("weights", "a negative or non-finite entry", "finite weights of at least 0")
         object.__setattr__(self, "inputs", checks.integers("inputs", self.inputs))
+        targets = np.asarray(self.targets)
+        if targets.dtype.kind not in "iu":
+            checks.fail("targets", f"an array of {targets.dtype}", "an array of integers")
+        object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "weights", weights.astype(np.float64, copy=False))
 
 

@@ -119,7 +119,7 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
         axes.tick_params(length=0)
         axes.set(title=name, xlabel="key j", ylabel="query i" if number == 0 else "")
         bar = made.colorbar(image, ax=axes, location="bottom", shrink=0.8, label="beta_ij")
-        bar.set_ticks([-limit, 0, limit], labels=[f"{v:.1e}" for v in (-limit, 0, limit)])
+        bar.set_ticks([-limit, 0, limit], labels=[f"{-limit:.1e}", "0", f"{limit:.1e}"])
     return made
 
 

@@ -257,7 +257,7 @@ def _add(parts: Sequence[Array], out: Array) -> None:
 def _join(parts: Sequence[Any], axis: int) -> Any:
     """Join the tapes of shards along an axis, field by field."""
     first = parts[0]
-    if len(parts) == 1 or first is None or isinstance(first, str):
+    if len(parts) == 1 or first is None:
         return first
     if isinstance(first, list):
         return [_join(items, axis) for items in zip(*parts, strict=True)]
@@ -266,5 +266,6 @@ def _join(parts: Sequence[Any], axis: int) -> Any:
     joined = {}
     for field in dataclasses.fields(first):
         values = [getattr(part, field.name) for part in parts]
-        joined[field.name] = values[0] if field.name == "allowed" else _join(values, axis)
+        shared = field.name in ("allowed", "engine")
+        joined[field.name] = values[0] if shared else _join(values, axis)
     return type(first)(**joined)

@@ -34,9 +34,12 @@ UPDATE = {
 def draw(runs: Runs, folder: ResultFolder) -> None:
     """Write every figure."""
     change = {f"change_{name}": shown for name, shown in SCORES.items()}
+    title = "What training adds to W_qk"
+    overview = {name: change[name] for name in ("change_symmetry", "change_dispersion")}
     pages = {
-        "scores_of_change": grid(runs, change, "What training added to W_qk, over training"),
-        "scores_of_W_qk": grid(runs, SCORES, "Scores of W_qk itself, over training"),
+        "overview": grid(runs, overview, title),
+        "scores_of_change": grid(runs, change, f"{title}: every score"),
+        "scores_of_W_qk": grid(runs, SCORES, "W_qk itself: every score"),
         "update": grid(runs, UPDATE, "The update of W_qk, on the batches of training"),
         "loss": losses(runs),
     }

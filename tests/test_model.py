@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minattn as ma
+from minattn.engines import Reference
 from minattn.testing import check_gradient
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
 
@@ -96,7 +97,7 @@ def test_names_shapes_and_types(engine, config):
     _, params, batch = build_case(config, replicas=3, batch_size=2, length=4)
     logits, tape = ma.forward(config, params, batch.inputs, engine=engine, tape=True)
     assert logits.shape == (3, 2, 4, config.vocab_size)
-    assert tape.engine == engine
+    assert tape.engine.name == engine
     assert tape.grads is None
     assert len(tape.layers) == config.layers
     grads = ma.backward(config, params, tape, np.ones_like(logits))
@@ -335,3 +336,36 @@ def test_backward_checks_its_arguments():
     shallow = dataclasses.replace(CONFIG, layers=1)
     with pytest.raises(ValueError, match="tape: got "):
         ma.backward(shallow, build_params(shallow, 2), tape, logits)
+
+
+def test_complex_dlogits_of_a_real_model_are_an_error():
+    logits, tape = ma.forward(CONFIG, PARAMS, TOKENS, tape=True)
+    with pytest.raises(ValueError, match=r"^dlogits: got complex128"):
+        ma.backward(CONFIG, PARAMS, tape, logits + 1j)
+
+
+def test_parameters_of_other_replicas_than_the_tape_are_an_error():
+    logits, tape = ma.forward(CONFIG, PARAMS, TOKENS, tape=True)
+    alone = {name: value[:1] for name, value in PARAMS.items()}
+    with pytest.raises(ValueError, match=r"^(tape|params)[^:]*: got "):
+        ma.backward(CONFIG, alone, tape, logits)
+
+
+def test_an_engine_of_ones_own_runs_backward_too():
+    class Counting(Reference):
+        name = "counting"
+        calls = 0
+
+        def masked_softmax_backward(self, *arrays, **options):
+            type(self).calls += 1
+            return super().masked_softmax_backward(*arrays, **options)
+
+    logits, tape = ma.forward(CONFIG, PARAMS, TOKENS, engine=Counting(), tape=True)
+    ma.backward(CONFIG, PARAMS, tape, logits)
+    assert Counting.calls == CONFIG.layers
+
+
+def test_parameters_in_the_other_byte_order():
+    swapped = {name: value.astype(">f8") for name, value in PARAMS.items()}
+    with pytest.raises(ValueError, match=r"^params\['token_embedding'\]: got >f8"):
+        ma.forward(CONFIG, swapped, TOKENS, engine="numba")

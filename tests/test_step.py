@@ -275,3 +275,17 @@ def test_a_batch_of_another_type_or_number_of_replicas():
         ma.loss_and_grad(CONFIG, build_params(CONFIG, 2), BATCH.inputs)
     with pytest.raises(ValueError, match=r"^tokens: got shape \(2, 3, 4\), needs .*\(3, B, N\)"):
         ma.loss_and_grad(CONFIG, build_params(CONFIG, 3), BATCH)
+
+
+def test_weights_as_large_as_numbers_get():
+    config, params, batch = build_case(CONFIG, length=4)
+    large = dataclasses.replace(batch, weights=batch.weights * 2.0**1023)
+    expected = ma.loss_and_grad(config, params, batch)[0]
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(ma.loss_and_grad(config, params, large)[0], expected)
+
+
+def test_batches_of_lists_hold_arrays():
+    batch = ma.Batch(inputs=[[0, 1]], targets=[[1, 2]], weights=[[1, 1]], mask="causal")
+    for name in ("inputs", "weights", "targets"):
+        assert isinstance(getattr(batch, name), np.ndarray), name

@@ -5,7 +5,7 @@ import dataclasses
 import naive
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minattn as ma
@@ -35,10 +35,10 @@ def updates_of(case, engine="auto"):
     return [ma.implicit_update(config, params, tape, layer) for layer in range(config.layers)], tape
 
 
-def assume_moved(update):
-    """Leave out cases in which the update is zero but for rounding, as with equal keys only."""
+def rounding(update):
+    """Relative error (R,) that rounding may leave: beta is a difference of terms of order one."""
     size = abs(update.beta).max(axis=(1, 2, 3, 4))
-    assume((size > 1e-10).all())
+    return 1e-12 + 1e-14 / np.maximum(size, 1e-300)
 
 
 def largest(array):
@@ -78,9 +78,9 @@ def test_total_and_coefficients_against_loops(engine, case):
 def test_proof_of_random_cases(engine, case, data):
     """E1 as a derivative, in any layer of any model."""
     layer = data.draw(st.integers(0, case.config.layers - 1))
-    assume_moved(updates_of(case)[0][layer])
+    update = updates_of(case)[0][layer]
     proof = ma.prove_update(*case, layer=layer, seed=data.draw(st.integers(0, 9)), engine=engine)
-    assert proof.residual.max() <= 1e-9
+    assert (proof.residual <= 100 * rounding(update)).all()
 
 
 @variants
@@ -103,8 +103,7 @@ def test_proof_and_residual_of_every_layer(engine, config, mask):
 def test_residual_of_random_cases(engine, case):
     """E3."""
     for update in updates_of(case, engine)[0]:
-        assume_moved(update)
-        assert update.residual.max() <= 1e-10
+        assert (update.residual <= rounding(update)).all()
 
 
 @variants
@@ -293,7 +292,7 @@ def test_a_wrong_softmax_backward_shows(engine, fault, norm, monkeypatch):
         if layer == config.layers - 1:  # beta is made of A, v and G, which are still right
             assert proof.residual.max() < 1e-10
         else:
-            assert proof.residual.min() > 1e-3
+            assert proof.residual.min() > 1e-5
 
 
 def coefficients_with(fault):

@@ -11,6 +11,8 @@ from minattn.engines import Reference
 def shares(weights: Array) -> Array:
     """Return weights (R, ..., N) divided by their sum per replica; zeros where the sum is zero."""
     axes = tuple(range(1, weights.ndim))
+    largest = weights.max(axis=axes, keepdims=True)
+    weights = weights / np.where(largest > 0, largest, 1)  # so that the sum cannot overflow
     total = weights.sum(axis=axes, keepdims=True)
     return weights / np.where(total > 0, total, 1)
 

@@ -1,0 +1,37 @@
+"""What all tests share: one BLAS thread, a Hypothesis profile, the engines."""
+
+from __future__ import annotations
+
+import os
+
+# Read when NumPy loads. With more threads products may round in another order from call to call.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from minattn.engines import get_threads, set_threads
+
+settings.register_profile(
+    "minattn",
+    deadline=None,  # the first call of a compiled kernel compiles it
+    max_examples=20,
+    derandomize=os.environ.get("CI", "").lower() == "true",
+)
+settings.load_profile("minattn")
+
+
+@pytest.fixture(autouse=True)
+def restored_threads() -> Iterator[None]:
+    """Leave the number of threads as the test found it."""
+    threads = get_threads()
+    yield
+    set_threads(threads)
+
+
+@pytest.fixture(scope="session", params=["numpy", "numba"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Name of an engine; of session scope, so that property tests may use it."""
+    return str(request.param)

@@ -1,0 +1,155 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "sims"))
+
+import bidirectional_vs_causal as sim  # noqa: E402
+
+from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS  # noqa: E402
+from minattn.comparison import ARMS  # noqa: E402
+
+TINY = ["--quick", "--steps", "8", "--replicas", "2", "--width", "8"]
+REPORTED = {"claim", "predicted", "measured", "interval", "rule", "verdict"}
+
+
+def test_a_quick_run_from_the_command_line(tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, ROOT / "sims" / "bidirectional_vs_causal.py", *TINY, "--out", out]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "95% interval" in run.stdout
+    assert "Traceback" not in run.stderr
+    summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["complete"] is True
+    assert {"settings", "seed", "engine", "threads", "versions", "text"} <= summary.keys()
+    assert len(summary["claims"]) == 26
+    for claim in summary["claims"]:
+        assert claim.keys() >= REPORTED
+        assert claim["verdict"] in VERDICTS
+    proofs = [c for c in summary["claims"] if "Ghat" in c["claim"]]
+    assert [c["verdict"] for c in proofs] == ["holds"] * 3
+    assert summary["scores"].keys() == set(sim.SOURCES)
+    assert len(summary["scores"]["text"]["next_causal"]["symmetry"]) == 2
+    figures = {path.stem for path in out.glob("*.png")}
+    shown = {f"{kind}_{source}" for kind in ("matrices", "beta") for source in sim.SOURCES}
+    pages = {"overview", "scores_of_change", "scores_of_W_qk", "loss", "update"}
+    assert figures == shown | pages
+    with (out / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert set(rows[0]) == {"source", "arm", "replica", "layer", "step", "metric", "value"}
+    assert {row["arm"] for row in rows} == set(ARMS)
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path, capsys):
+    summaries = []
+    for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
+        options = [*TINY, "--sources", "lag1", "--seed", seed, "--out", str(tmp_path / name)]
+        sim.main(options)
+        summaries.append(json.loads((tmp_path / name / "summary.json").read_text()))
+    capsys.readouterr()
+    assert summaries[0]["scores"] == summaries[1]["scores"]
+    assert summaries[0]["claims"] == summaries[1]["claims"]
+    assert summaries[0]["scores"] != summaries[2]["scores"]
+
+
+def test_a_choice_of_arms_and_sources_makes_the_claims_it_can(tmp_path, capsys):
+    out = tmp_path / "run"
+    options = [*TINY, "--sources", "lag2", "--arms", "next_causal", "--layers", "2"]
+    sim.main([*options, "--engine", "numpy", "--dtype", "float64", "--out", str(out)])
+    assert "lag2" in capsys.readouterr().out
+    claims = json.loads((out / "summary.json").read_text())["claims"]
+    assert len(claims) == 5
+    assert not any("mask alone" in claim["claim"] for claim in claims)
+    assert {claim["verdict"] for claim in claims} <= {UNDERTRAINED, INCONCLUSIVE, "holds"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "abacus"], "--engine"),
+        (["--sources", "lag3"], "--sources"),
+        (["--arms", "all"], "--arms"),
+        (["--steps", "0"], "--steps"),
+        (["--steps", "-5"], "--steps"),
+        (["--steps", "many"], "--steps"),
+        (["--replicas", "0"], "--replicas"),
+        (["--width", "0"], "--width"),
+        (["--layers", "0"], "--layers"),
+        (["--seed", "-1"], "--seed"),
+        (["--text", "no such file", "--sources", "text"], "no such file"),
+        (["--dtype", "float16"], "--dtype"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_bad_options_are_one_clear_line(options, message, tmp_path, capsys):
+    out = tmp_path / "run"
+    with pytest.raises(SystemExit) as ending:
+        sim.experiment.run(lambda: sim.main([*TINY, "--out", str(out), *options]))
+    assert ending.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_is_too_short_is_refused_before_training(tmp_path, capsys):
+    short = tmp_path / "short.txt"
+    short.write_text("too short")
+    out = tmp_path / "run"
+    with pytest.raises(SystemExit):
+        sim.experiment.run(lambda: sim.main([*TINY, "--text", str(short), "--out", str(out)]))
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not out.exists()
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path, capsys, monkeypatch):
+    real, calls = sim.train, []
+
+    def train(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(sim, "train", train)
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        sim.main([*TINY, "--sources", "lag1", "--out", str(out)])
+    kept = tmp_path / "run.interrupted"
+    summary = json.loads((kept / "summary.json").read_text())
+    assert summary["complete"] is False
+    assert summary["scores"]["lag1"].keys() == {"next_causal", "masked_bidirectional"}
+    assert not out.exists()
+    assert str(kept) in capsys.readouterr().out
+
+
+def test_undertrained_arms_get_no_verdict(tmp_path, capsys):
+    sim.main([*TINY, "--sources", "lag1", "--steps", "1", "--out", str(tmp_path / "run")])
+    claims = json.loads((tmp_path / "run" / "summary.json").read_text())["claims"]
+    about = [claim for claim in claims if claim["claim"].startswith("lag1")]
+    assert len(about) == 7
+    assert {claim["verdict"] for claim in about} == {UNDERTRAINED}
+    assert capsys.readouterr().out.count("undertrained") >= 7
+
+
+def test_matched_share_compares_equal_progress():
+    class Fake:
+        def __init__(self, share, symmetry):
+            self.share_removed = np.array(share)
+            self.symmetry = np.array(symmetry)
+
+        def metric(self, name):
+            assert name == "change_symmetry"
+            return self.symmetry
+
+    fast = Fake([[0.0, 0.0], [0.6, 0.5], [0.9, 0.8]], [[0.0, 0.0], [0.1, 0.2], [0.3, 0.4]])
+    slow = Fake([[0.0, 0.0], [0.2, 0.7], [0.5, 0.9]], [[0.0, 0.0], [0.5, 0.6], [0.7, 0.8]])
+    one, other = sim.at_matched_share(fast, slow)
+    assert one.tolist() == [0.1, 0.4]  # replica 0 stops at the slow arm's 0.5, replica 1 at 0.8
+    assert other.tolist() == [0.7, 0.8]

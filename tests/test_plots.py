@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from minattn import plots
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    def save(figure):
+        path = tmp_path / "figure.png"
+        plots.save(figure, path)
+        assert path.read_bytes().startswith(b"\x89PNG")
+        return figure
+
+    return save
+
+
+def test_curves_show_mean_and_interval_and_skip_undefined_records(drawn):
+    figure = plots.figure(4, 3)
+    axes = figure.subplots()
+    values = np.array([[1.0, 3.0], [np.nan, 1.0], [2.0, 2.0]])
+    plots.curve(axes, np.array([0, 10, 20]), values, "arm", 0)
+    plots.curve(axes, np.array([0]), np.array([[np.nan, np.nan]]), "never", 1)
+    plots.legend_below(figure, axes, 2)
+    (line,) = axes.lines
+    assert line.get_xydata().tolist() == [[0, 2], [20, 2]]
+    drawn(figure)
+
+
+def test_matrices_share_one_scale_and_show_their_norms(drawn):
+    small, large = np.eye(3), np.array([[0, 3.0, 4], [0, 0, 0], [0, 0, 0]])
+    figure = drawn(plots.matrices([("small", small), ("large", large)], "title"))
+    images = [axes.images[0] for axes in figure.axes if axes.images]
+    assert [image.get_clim() for image in images] == [(-4, 4), (-4, 4)]
+    columns, rows = (
+        [[bar.get_height() if above else bar.get_width() for bar in axes.patches] for axes in side]
+        for above, side in ((True, figure.axes[1:6:3]), (False, figure.axes[2:6:3]))
+    )
+    assert columns == [[1, 1, 1], [0, 3, 4]]
+    assert rows == [[1, 1, 1], [5, 0, 0]]
+
+
+def test_coefficients_have_their_tokens_on_both_axes(drawn):
+    beta = np.array([[0, 0], [-2.0, 1]])
+    figure = drawn(plots.coefficients([("arm", beta, ["a", "b"])], "title"))
+    axes = figure.axes[0]
+    for axis in (axes.xaxis, axes.yaxis):
+        assert [label.get_text() for label in axis.get_ticklabels()] == ["a", "b"]
+    assert axes.images[0].get_clim() == (-2, 2)
+
+
+def test_zero_matrices_can_be_drawn(drawn):
+    drawn(plots.matrices([("zero", np.zeros((2, 2)))], "title"))
+    drawn(plots.coefficients([("zero", np.zeros((2, 2)), ["a", "b"])], "title"))
