@@ -177,10 +177,11 @@ def check_params(config: TransformerConfig, params: Params) -> tuple[int, np.dty
     first = params["token_embedding"]
     for name, shape in shapes.items():
         array = params[name]
-        if not isinstance(array, np.ndarray):
-            checks.fail(f"params[{name!r}]", type(array).__name__, "a NumPy array of floats")
-        if array.dtype.kind not in "fc" or not array.dtype.isnative:
-            checks.fail(f"params[{name!r}]", array.dtype.str, "floats in this machine's byte order")
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fc":
+            got_type = getattr(array, "dtype", type(array).__name__)
+            checks.fail(f"params[{name!r}]", got_type, "a NumPy array of floats")
+        if not array.dtype.isnative:
+            checks.fail(f"params[{name!r}]", array.dtype, "floats in this machine's byte order")
         if array.ndim == 0 or array.shape[0] == 0 or array.shape[1:] != shape:
             needs = f"shape (R, {', '.join(map(str, shape))})"
             checks.fail(f"params[{name!r}]", f"shape {array.shape}", needs)
