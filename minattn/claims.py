@@ -35,7 +35,9 @@ _REPORTED = ("claim", "predicted", "measured", "interval", "rule", "verdict")
 class Claim:
     """One statement, its prediction and measurement, and the verdict drawn by a rule.
 
-    `ValueError` if a text is no string, the verdict is none of `VERDICTS`, or the interval is not
+    A verdict is one of `VERDICTS`, or begins with one and says more: "holds only if ...".
+
+    `ValueError` if a text is no string, the verdict is none of these, or the interval is not
     (low, high) with low <= high.
     """
 
@@ -55,7 +57,9 @@ class Claim:
         for name in ("claim", "predicted", "rule", "source", "method", "assumptions", "found"):
             if not isinstance(getattr(self, name), str):
                 checks.fail(name, repr(getattr(self, name)), "a string")
-        checks.one_of("verdict", self.verdict, VERDICTS)
+        plain = [v for v in VERDICTS if f"{self.verdict} ".startswith(f"{v} ")]
+        if not plain:
+            checks.fail("verdict", repr(self.verdict), f"one of {VERDICTS}, perhaps qualified")
         if self.interval is not None and not self.interval[0] <= self.interval[1]:
             checks.fail("interval", self.interval, "None or (low, high) with low <= high")
 
@@ -283,6 +287,7 @@ def _holm_adjusted(p_values: Sequence[float | None]) -> Array:
 
 _HEADER = ("claim", "predicted", "measured", "95% interval", "verdict")
 _GAP = "  "
+_WIDEST_VERDICT = 20  # a longer, qualified one is wrapped
 _NARROWEST = 72  # below it the columns of numbers leave no room for words
 
 
@@ -296,6 +301,7 @@ def table(claims: Iterable[Claim], width: int = 100) -> str:
     width = checks.integer("width", width, _NARROWEST)
     rows = [_cells(claim) for claim in claims]
     natural = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
+    natural[4] = min(natural[4], _WIDEST_VERDICT)
     room = width - len(_GAP) * (len(_HEADER) - 1) - sum(natural[2:])
     predicted = min(natural[1], max(room * 2 // 5, room - natural[0], len(_HEADER[1])))
     widths = [min(natural[0], room - predicted), predicted, *natural[2:]]

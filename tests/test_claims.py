@@ -376,3 +376,16 @@ def test_an_empty_table_and_a_narrow_one():
     for width in (71, 0, 80.0):
         with pytest.raises(ValueError, match="width"):
             table([], width)
+
+
+def test_a_qualified_verdict_wraps():
+    verdict = "holds only if the step is small and all of this sentence is read"
+    text = table([claim(claim="c " * 60, verdict=verdict)], 100)
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(word in text for word in verdict.split())
+
+
+@pytest.mark.parametrize("verdict", ["holdsx", "perhaps", "", "does not", None, 3])
+def test_unknown_verdicts_are_refused(verdict):
+    with pytest.raises(ValueError, match="verdict"):
+        claim(verdict=verdict)

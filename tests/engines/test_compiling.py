@@ -26,7 +26,7 @@ params = ma.init_params(config)
 loss, grads, tape = ma.loss_and_grad(config, params, batch, engine="numba")
 expected, _, _ = ma.loss_and_grad(config, params, batch, engine="numpy")
 np.testing.assert_allclose(loss, expected, rtol=1e-12)
-print(ma.__file__, tape.engine, numba_cpu._softmax.stats.cache_path, sep="\\n")
+print(ma.__file__, tape.engine.name, numba_cpu._softmax.stats.cache_path, sep="\\n")
 """
 
 
