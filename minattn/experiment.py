@@ -175,7 +175,7 @@ def publish(folder: Path, name: str) -> Path:
     """
     with result_folder(RESULTS / "published" / name) as published:
         for file in sorted(folder.iterdir()):
-            if file.suffix in (".json", ".png"):
+            if file.suffix in (".json", ".md", ".png"):
                 shutil.copy(file, published.path(file.name))
         published.complete()
     return published.target

@@ -115,7 +115,7 @@ class Loop:
         recording = run.step % self.record_every == 0
         streams = run.streams()
         try:
-            outcome, penalty, tape = self.evaluate(run, fresh=recording)
+            outcome, penalty, tape = self.evaluate(run, recording and bool(self.observers))
             values = self.observe(run, outcome, penalty, tape) if recording else None
         except BaseException:
             run.rewind(streams)
@@ -138,7 +138,7 @@ class Loop:
         problem, _ = pose(self.config, run.params, self.draw(run))
         buffers = () if fresh else (self.workspaces, self.grads)
         outcome = take(self.engine, self.config, run.params, problem, *buffers)
-        tape = outcome.tape() if fresh and self.observers else None
+        tape = outcome.tape() if fresh else None
         value = None
         if self.penalty is not None:
             value, grads = self.penalty(dict(run.params))

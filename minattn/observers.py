@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import Reference
 from minattn.loop import Observer
 from minattn.model import Tape
 from minattn.objectives import Batch
-from minattn.params import W_qk
-from minattn.scores import Scores, scores, symmetry
+from minattn.params import W_qk, check_params
+from minattn.scores import scores
 from minattn.step import mean_loss
 from minattn.update import implicit_update
 
@@ -32,21 +33,31 @@ def account(config: TransformerConfig, initial: Params) -> Observer:
     config : TransformerConfig
     initial : dict of arrays
         Parameters that the change is counted from.
+
+    Raises
+    ------
+    ValueError
+        If `initial` does not fit the model or, at a record, the parameters beside it.
     """
-    start = [W_qk(initial, layer) for layer in range(config.layers)]
+    check_params(config, initial)
+    start = _forms(config, initial)
 
     def observe(step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
-        rows = []
-        for layer in range(config.layers):
-            now = W_qk(params, layer)
-            change = now - start[layer]
-            row = _named("", scores(now)) | _named("change_", scores(change))
-            row["change_norm"] = np.linalg.norm(change, axis=(-2, -1))
-            update = implicit_update(config, params, tape, layer)
-            row["update_symmetry"] = np.mean(symmetry(update.total), axis=-1)
-            row["agreement"], row["agreement_pairs"] = update.agreement()
-            rows.append(row)
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        now = _forms(config, params)
+        if now.shape != start.shape:
+            checks.fail("initial", f"{start.shape[1]} replicas", f"{now.shape[1]}, as params have")
+        updates = [implicit_update(config, params, tape, layer) for layer in range(config.layers)]
+        totals = np.stack([update.total for update in updates])  # (layers, R, H, d, d)
+        change = now - start
+        # One call for all matrices: at small widths, a call costs more than a matrix.
+        found = scores(np.concatenate([now[:, :, None], change[:, :, None], totals], axis=2))
+        row: dict[str, Any] = {}
+        for name, values in found._asdict().items():
+            row |= {name: values[..., 0], "change_" + name: values[..., 1]}
+        row["change_norm"] = np.linalg.norm(change, axis=(-2, -1))
+        row["update_symmetry"] = np.mean(np.asarray(found.symmetry)[..., 2:], axis=-1)
+        agreement, pairs = zip(*(update.agreement() for update in updates), strict=True)
+        return row | {"agreement": np.stack(agreement), "agreement_pairs": np.stack(pairs)}
 
     return observe
 
@@ -57,7 +68,23 @@ def held_out_loss(
     name: str = "held_out_loss",
     engine: str | Reference = "auto",
 ) -> Observer:
-    """Return an observer of the loss (R,) on one fixed batch."""
+    """Return an observer of the loss (R,) on one fixed batch.
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    batch : Batch
+    name : str
+        What the history calls it.
+    engine : {"auto", "numba", "numpy"}
+
+    Raises
+    ------
+    ValueError
+        If `batch` is no batch; at the first record, if it does not fit the model.
+    """
+    if not isinstance(batch, Batch):
+        checks.fail("batch", type(batch).__name__, "a minattn.Batch")
 
     def observe(step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
         return {name: mean_loss(config, params, batch, engine)}
@@ -65,5 +92,6 @@ def held_out_loss(
     return observe
 
 
-def _named(prefix: str, values: Scores) -> dict[str, Array]:
-    return {prefix + name: np.asarray(value) for name, value in values._asdict().items()}
+def _forms(config: TransformerConfig, params: Params) -> Array:
+    """Return W_qk of every layer, (layers, R, d, d)."""
+    return np.stack([W_qk(params, layer) for layer in range(config.layers)])

@@ -11,8 +11,7 @@ products: so that comparing the two can fail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,99 +24,26 @@ from minattn.objectives import Batch
 from minattn.params import check_params
 from minattn.randomness import generator
 from minattn.step import loss_and_grad, mean_loss
+from minattn.terms import ImplicitUpdate, PairTerms, SymbolTerms, weighted_outer_sum
+
+__all__ = [
+    "COMPLEX_STEP",
+    "ImplicitUpdate",
+    "PairTerms",
+    "Proof",
+    "SymbolTerms",
+    "coefficients",
+    "covariance_rows",
+    "implicit_update",
+    "loss_per_weight",
+    "prove_update",
+    "weighted_outer_sum",
+]
 
 COMPLEX_STEP = 1e-30
-
-
-@dataclass(frozen=True)
-class ImplicitUpdate:
-    """The update of one layer's W_qk, kept factored as rows x and coefficients beta.
-
-    R replicas, B sequences of N positions, H heads, width d. Rows (first index i) are queries, the
-    paper's predicted tokens; columns (second index j) are keys, its context.
-
-    Attributes
-    ----------
-    x : (R, B, N, d) array
-        What W_q and W_k multiply, after a pre-norm where there is one.
-    beta : (R, B, H, N, N) array
-        Coefficients of the descent direction of the mean loss.
-    tokens : (R, B, N) int array
-        The model's inputs, the mask symbol included.
-    allowed : (N, N) bool array
-        The pairs that the mask allows.
-    residual : (R,) array
-        Relative residual of -dL/dW_q = Ghat W_k and -dL/dW_k = Ghat^T W_q (with bias terms where
-        there are biases) against backprop's gradients.
-    """
-
-    x: Array
-    beta: Array
-    tokens: Array
-    allowed: Array
-    residual: Array
-
-    @cached_property
-    def total(self) -> Array:
-        """Ghat (R, H, d, d), the sum of all terms."""
-        return weighted_outer_sum(self.x, self.beta)
-
-    @property
-    def symmetric(self) -> Array:
-        """Symmetric part of the total, (R, H, d, d)."""
-        return (self.total + self.total.swapaxes(-2, -1)) / 2
-
-    @property
-    def skew(self) -> Array:
-        """Skew-symmetric part of the total, (R, H, d, d)."""
-        return (self.total - self.total.swapaxes(-2, -1)) / 2
-
-    def as_context(self, symbol: int) -> Array:
-        """Sum of the terms whose key is `symbol`: (R, H, d, d). Prop. 2.2.
-
-        Raises
-        ------
-        ValueError
-            If `symbol` is negative.
-        """
-        keys = self._is(symbol)[:, :, None, None, :]
-        return weighted_outer_sum(self.x, np.where(keys, self.beta, 0))
-
-    def as_query(self, symbol: int) -> Array:
-        """Sum of the terms whose query is `symbol`: (R, H, d, d). Prop. 2.2.
-
-        Raises
-        ------
-        ValueError
-            If `symbol` is negative.
-        """
-        queries = self._is(symbol)[:, :, None, :, None]
-        return weighted_outer_sum(self.x, np.where(queries, self.beta, 0))
-
-    def agreement(self) -> tuple[Array, Array]:
-        """How nearly beta_ij equals beta_ji, and the number of pairs (Thm. 2.4's assumption).
-
-        Returns
-        -------
-        value : (R,) array
-            2 sum beta_ij beta_ji / sum (beta_ij^2 + beta_ji^2) over pairs i < j in which both can
-            be non-zero: the mask allows both, and both queries receive a gradient. In [-1, 1];
-            NaN where there is no such pair or all their coefficients vanish.
-        pairs : (R,) int array
-        """
-        both = self.allowed & self.allowed.T & np.triu(np.ones_like(self.allowed), k=1)
-        active = (self.beta != 0).any(axis=-1)  # (R, B, H, N)
-        pair = both & active[..., :, None] & active[..., None, :]
-        one = np.where(pair, self.beta, 0)
-        other = np.where(pair, self.beta.swapaxes(-2, -1), 0)
-        axes = (1, 2, 3, 4)
-        energy = (one * one + other * other).sum(axis=axes)
-        product = 2 * (one * other).sum(axis=axes)
-        value = np.divide(product, energy, out=np.full_like(energy, np.nan), where=energy > 0)
-        return value, pair.sum(axis=axes)
-
-    def _is(self, symbol: int) -> Array:
-        return self.tokens == checks.integer("symbol", symbol, minimum=0)
+# Where less than this share of all magnitudes is left, as when every key says the same, what is
+# left is mostly rounding, and a residual relative to it would measure nothing else.
+CANCELLATION = 1e-6
 
 
 def implicit_update(
@@ -140,16 +66,16 @@ def implicit_update(
     """
     check_params(config, params)
     layer = _check_layer(config, layer)
-    if not isinstance(tape, Tape) or tape.grads is None:
-        needs = "the tape of loss_and_grad, or of forward once backward has completed it"
-        checks.fail("tape", "no backward pass", needs)
-    attention = tape.layers[layer].attention
-    assert attention.output_gradient is not None
-    A, G, v = attention.A, attention.output_gradient, attention.v
-    x = attention.x.reshape(*tape.inputs.shape, config.width)
+    A, G, v, x = _taped(config, tape, layer)
+    assert tape.grads is not None
     beta = coefficients(A, G, v, tape.allowed, config.attention)
-    residual = _factor_residual(params, tape.grads, f"layers.{layer}.", x, beta)
-    return ImplicitUpdate(x, beta, tape.inputs, tape.allowed, residual)
+    nothing = np.zeros(len(beta), beta.dtype)
+    update = ImplicitUpdate(x, beta, tape.inputs, tape.allowed, nothing, layer)
+    residual = _factor_residual(params, tape.grads, update)
+    judged = replace(update, residual=residual)
+    # The residual has cost the two products of the total: keep what they gave.
+    vars(judged).update(total=update.total, key_sums=update.key_sums)
+    return judged
 
 
 def coefficients(A: Array, G: Array, v: Array, allowed: Array, attention: str) -> Array:
@@ -158,27 +84,73 @@ def coefficients(A: Array, G: Array, v: Array, allowed: Array, attention: str) -
     With e_ij = G_i . v_j: softmax -A_ij (e_ij - sum_k A_ik e_ik) / sqrt(h); linear (S28, S33)
     -e_ij / sqrt(h) on the allowed pairs. A (..., N, N); G and v (..., N, h).
     """
-    e = np.where(allowed, G @ v.swapaxes(-2, -1), 0)
+    beta = loss_per_weight(G, v, allowed)  # e, then beta, in one array
     if attention == "softmax":
-        e = A * (e - (A * e).sum(axis=-1, keepdims=True))
-    return -e / v.shape[-1] ** 0.5
+        beta -= np.einsum("...ij,...ij->...i", A, beta)[..., None]
+        beta *= A
+    beta *= -(v.shape[-1] ** -0.5)
+    return beta
 
 
-def weighted_outer_sum(x: Array, beta: Array) -> Array:
-    """Return X^T beta X summed over sequences: x (R, B, N, d), beta (R, B, H, N, N)."""
-    R, B, N, d = x.shape
-    keys = (beta @ x[:, :, None]).swapaxes(1, 2)  # (R, H, B, N, d): sum_j beta_ij x_j
-    return x.reshape(R, 1, B * N, d).swapaxes(-2, -1) @ keys.reshape(R, -1, B * N, d)
+def loss_per_weight(G: Array, v: Array, allowed: Array) -> Array:
+    """Return e_ij = G_i . v_j = dL/dA_ij (..., N, N) on the allowed pairs, zero elsewhere."""
+    e = np.asarray(G @ v.swapaxes(-2, -1))
+    np.copyto(e, 0, where=~allowed)
+    return e
 
 
-def _factor_residual(params: Params, grads: Params, prefix: str, x: Array, beta: Array) -> Array:
+def covariance_rows(config: TransformerConfig, tape: Tape, layer: int = 0) -> Array:
+    """Return what multiplies x_i^T in each query's terms, as a covariance: (R, H, B, N, d).
+
+        sum_j beta_ij x_j = -Cov_{j ~ A_i}(e_ij, x_j) / sqrt(h)        (softmax)
+
+    A query moves W_qk by how, among the keys that it looks at, the loss goes along with x: shifting
+    all keys by one vector changes nothing. It equals ``implicit_update(...).key_sums``, but is
+    computed from A, e and x, without beta.
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    tape : Tape
+        As in `implicit_update`.
+    layer : int
+
+    Raises
+    ------
+    ValueError
+        If attention is linear, there is no such layer, or no backward pass has completed the tape.
+    """
+    if config.attention != "softmax":
+        needs = "'softmax': weights that do not sum to 1 have no covariance"
+        checks.fail("attention", repr(config.attention), needs)
+    A, G, v, x = _taped(config, tape, _check_layer(config, layer))
+    e, keys = loss_per_weight(G, v, tape.allowed), x[:, :, None]
+    mean_e = (A * e).sum(axis=-1, keepdims=True)
+    covariance = (A * e) @ keys - mean_e * (A @ keys)
+    return (covariance * -(config.h**-0.5)).swapaxes(1, 2)
+
+
+def _taped(config: TransformerConfig, tape: Tape, layer: int) -> tuple[Array, Array, Array, Array]:
+    """Return A, G, v and x (R, B, N, d) of a layer, or fail if there has been no backward pass."""
+    if not isinstance(tape, Tape) or tape.grads is None:
+        needs = "the tape of loss_and_grad, or of forward once backward has completed it"
+        checks.fail("tape", "no backward pass", needs)
+    if len(tape.layers) != config.layers:
+        checks.fail("tape", f"{len(tape.layers)} layers", f"{config.layers}, as config has")
+    attention = tape.layers[layer].attention
+    assert attention.output_gradient is not None
+    x = attention.x.reshape(*tape.inputs.shape, config.width)
+    return attention.A, attention.output_gradient, attention.v, x
+
+
+def _factor_residual(params: Params, grads: Params, update: ImplicitUpdate) -> Array:
     """Relative residual (R,) of -dW_q = Ghat W_k and -dW_k = Ghat^T W_q, bias terms added."""
-    total = weighted_outer_sum(x, beta)
+    prefix, total = f"layers.{update.layer}.", update.total
     W_q, W_k = (params[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k"))  # (R, H, d, h)
     down_q, down_k = total @ W_k, total.swapaxes(-2, -1) @ W_q
     if prefix + "b_q" in params:
-        queries = np.einsum("rbhij,rbid->rhd", beta, x)  # sum_ij beta_ij x_i
-        keys = np.einsum("rbhij,rbjd->rhd", beta, x)
+        queries = np.einsum("rbhi,rbid->rhd", update.beta.sum(axis=-1), update.x)
+        keys = update.key_sums.sum(axis=(2, 3))  # sum_ij beta_ij x_j; above, of x_i
         down_q = down_q + queries[..., None] * params[prefix + "b_k"][:, :, None]
         down_k = down_k + keys[..., None] * params[prefix + "b_q"][:, :, None]
     found = [-grads[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k")]
@@ -200,7 +172,11 @@ def _norm(arrays: list[Array]) -> Array:
 
 @dataclass(frozen=True)
 class Proof:
-    """<Ghat, D> against minus the loss's derivative along D, both (R,), and their residual (R,)."""
+    """<Ghat, D> against minus the loss's derivative along D, both (R,), and their residual (R,).
+
+    The residual is relative to the larger of the two, or to 1e-6 of the sum of all magnitudes in
+    <Ghat, D> where they cancel to less.
+    """
 
     residual: Array
     predicted: Array
@@ -243,9 +219,22 @@ def prove_update(
     direction = np.stack([rng.standard_normal(total.shape[1:]) for rng in draws])
     predicted = (total * direction).sum(axis=(1, 2, 3))
     measured = -_loss_derivative(config, params, batch, layer, direction)
-    difference, scale = abs(predicted - measured), np.maximum(abs(predicted), abs(measured))
+    difference = abs(predicted - measured)
+    floor = CANCELLATION * _magnitude(config, tape, layer, direction)
+    scale = np.max([abs(predicted), abs(measured), floor], axis=0)
     residual = np.divide(difference, scale, out=np.zeros_like(difference), where=scale > 0)
     return Proof(residual, predicted, measured, direction)
+
+
+def _magnitude(config: TransformerConfig, tape: Tape, layer: int, direction: Array) -> Array:
+    """Sum (R,) of the magnitudes that <Ghat, D> is made of, before they cancel."""
+    A, G, v, x = _taped(config, tape, layer)
+    e = abs(loss_per_weight(G, v, tape.allowed))
+    if config.attention == "softmax":
+        e = A * (e + (A * e).sum(axis=-1, keepdims=True))
+    rows = x[:, :, None]
+    along = abs(rows @ direction[:, None] @ rows.swapaxes(-2, -1))  # |x_i D x_j^T|
+    return (e * along).sum(axis=(1, 2, 3, 4)) / config.h**0.5
 
 
 def _loss_derivative(

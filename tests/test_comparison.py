@@ -55,7 +55,7 @@ def test_arms_share_initial_parameters_and_held_out_tokens():
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_losses_shares_and_proofs(arm):
-    task = chain_task("chain", 2, 5, 1, 2, seed=0)
+    task = chain_task("chain", 2, 8, 1, 2, seed=1)
     run = train(task, arm, dataclasses.replace(HOW, steps=60))
     assert run.proof_residual.shape == (2, 2)
     assert run.proof_residual.max() < 1e-9

@@ -1,0 +1,300 @@
+"""What is one update of W_qk made of, term by term?
+
+A microscope. One small model, trained or not, and one sequence, under three arms from the same
+initial parameters and on the same tokens: next token under the causal mask, masked token under the
+bidirectional mask, masked token under the causal mask. The loss of that sequence moves W_qk along
+
+    Ghat = -dL/dW_qk = sum_ij beta_ij K_ij,    K_ij = x_i^T x_j,    i the query, j the key
+
+and every term is weighed by itself:
+  beta_ij      the coefficient; its sign says whether i is to attend more to j (+) or less
+  K+, K-       energy of the term's symmetric and skew part, |beta_ij K+|^2 and |beta_ij K-|^2, over
+               |Ghat|^2; terms are not orthogonal, so that these do not add up to 1
+  share        <term, Ghat> / |Ghat|^2: signed, and over all terms the sum is 1. A symbol's share as
+               key is that of all terms whose key it is, and likewise as query: two families, each
+               with sum 1
+  own, all     how fast the score z_ij moves, per unit of a step along the term, and along Ghat
+  symmetry     how fast the symmetry of W_qk moves, per unit of a step along the term
+Steps are those of W_qk taken as a free matrix; how far a plain SGD step on W_q and W_k goes along
+Ghat is the cosine at the end. Of 64 unseen windows the one with most masked tokens is taken.
+
+Claims, each of which must hold to rounding in every arm:
+  1. Ghat W_k and Ghat^T W_q are backprop's -dL/dW_q and -dL/dW_k.
+  2. <Ghat, D> equals minus the loss's derivative along a random full-rank D, by complex step.
+  3. Shares sum to 1 over the symbols as keys, and as queries.
+  4. The running sum of the terms ends at Ghat.
+  5. The energies of symmetric and skew part of Ghat add up to its own.
+  6. The terms' effects on the symmetry of W_qk add up to its derivative along Ghat.
+  7. One SGD step, eta = 1, moves W_qk by the exact second-order formula.
+  8. In layer 0, the contributions of tokens, of positions and across the two add up to Ghat.
+
+The default run takes about ten seconds on two cores, --quick a little less.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from term_by_term_dissection import (
+    Dissection,
+    Terms,
+    norm,
+    parts,
+    step_gap,
+    symmetry_gap,
+)
+from term_by_term_figures import draw, largest_terms, side_by_side
+from tqdm import tqdm
+
+from minattn import checks, experiment
+from minattn.claims import Claim, at_most, judge, table
+from minattn.comparison import ARMS, Task, chain_task, text_task
+from minattn.config import TransformerConfig
+from minattn.data import load_text
+from minattn.descent import product_change
+from minattn.engines import NAMES as ENGINES
+from minattn.engines import choose
+from minattn.objectives import Batch
+from minattn.optim import AdamW
+from minattn.params import init_params
+from minattn.randomness import generator
+from minattn.scores import symmetry
+from minattn.step import loss_and_grad, mean_loss
+from minattn.training import fit
+from minattn.update import implicit_update, prove_update
+
+NAME = "term_by_term"
+SOURCES = ("lag1", "lag2", "iid", "text")
+WINDOWS = 64
+N_SYMBOLS = 8
+BATCH_SIZE = 16
+OPTIMIZER = AdamW(3e-3)
+FULL = {"steps": 300, "width": 32, "length": 16}
+QUICK = {"steps": 50, "width": 16, "length": 10}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train the arms, take their updates apart, then report."""
+    options = parse(arguments)
+    task = make_task(options)
+    engine = choose(options.engine, "float64").name
+    with experiment.result_folder(options.out) as folder:
+        with tqdm(total=options.steps * len(ARMS), unit="step", dynamic_ncols=True) as bar:
+            arms = [dissect(arm, task, options, engine, bar) for arm in ARMS]
+        claims = list(judge_all(arms))
+        found = [facts(arm) for arm in arms]
+        report(arms, found, claims, options.top)
+        settings = {name: value for name, value in vars(options).items() if name != "out"}
+        settings |= {"optimizer": repr(OPTIMIZER), "batch_size": BATCH_SIZE}
+        summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+        write(arms, summary | {"arms": found}, folder)
+        folder.complete()
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {experiment.publish(options.out, NAME)}")
+
+
+def parse(arguments: list[str] | None) -> Namespace:
+    """Read the options; what --quick makes smaller has defaults of its own."""
+    parser = experiment.parser(NAME, __doc__)
+    parser.add_argument("--source", choices=SOURCES, default="lag2", help="default lag2")
+    for name, value in FULL.items():
+        text = f"default {value}, with --quick {QUICK[name]}"
+        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_argument("--layers", type=int, default=1, help="of the model (default 1)")
+    parser.add_argument("--layer", type=int, default=0, help="to look at, from 0 (default 0)")
+    parser.add_argument("--top", type=int, default=6, help="terms in the tables (default 6)")
+    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_argument(
+        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
+    )
+    options = parser.parse_args(arguments)
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    least = {"steps": 0, "width": 1, "length": 4, "layers": 1, "layer": 0, "top": 0, "seed": 0}
+    for name, minimum in least.items():
+        checks.integer(f"--{name}", getattr(options, name), minimum)
+    if options.layer >= options.layers:
+        checks.fail("--layer", options.layer, f"a layer within 0..{options.layers - 1}")
+    return options
+
+
+def make_task(options: Namespace) -> Task:
+    """Return the task, its text long enough."""
+    if options.source == "text":
+        corpus = load_text(options.text)
+        for part in (corpus.train, corpus.validation):
+            part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
+        return text_task("text", 1, corpus, options.layers)
+    lag = {"lag1": 1, "lag2": 2, "iid": None}[options.source]
+    return chain_task(options.source, 1, N_SYMBOLS, lag, options.layers, options.seed)
+
+
+def dissect(arm: str, task: Task, options: Namespace, engine: str, bar: tqdm) -> Dissection:
+    """Train one arm, if asked to, and take its update on the chosen sequence apart."""
+    bar.set_description(ARMS[arm].title)
+    config = TransformerConfig(
+        vocab_size=task.n_symbols,
+        width=options.width,
+        layers=options.layers,
+        heads=1,
+        max_length=options.length,
+    )
+    initial = params = init_params(config, 1, options.seed)
+    if options.steps > 0:
+        params = fit(
+            config,
+            initial,
+            task.sources[0],
+            ARMS[arm].objective(task.n_symbols),
+            steps=options.steps,
+            batch_size=BATCH_SIZE,
+            length=options.length,
+            optimizer=OPTIMIZER,
+            seed=options.seed,
+            engine=engine,
+            record_every=options.steps,
+            progress=bar,
+        ).params
+    batch = one_window(arm, task, options)
+    start = float(mean_loss(config, initial, batch, engine)[0])
+    loss, grads, tape = loss_and_grad(config, params, batch, engine)
+    update = implicit_update(config, params, tape, options.layer)
+    if not update.total.any():
+        checks.fail("--length", options.length, "windows in which a masked token has a context")
+    proof = prove_update(config, params, batch, options.layer, options.seed, engine)
+    return Dissection(
+        arm=arm,
+        task=task,
+        config=config,
+        initial=initial,
+        params=params,
+        grads=grads,
+        update=update,
+        proof_residual=float(proof.residual[0]),
+        losses=(start, float(loss[0])),
+        trained=options.steps > 0,
+    )
+
+
+def one_window(arm: str, task: Task, options: Namespace) -> Batch:
+    """Return the same unseen window for every arm: the one with most masked tokens."""
+
+    def batch_of(name: str) -> Batch:
+        # One stream: the tokens, drawn first, and then the masks are the same for every arm.
+        rng = generator(options.seed, "held_out", 0)
+        windows = task.held_out[0].sample(WINDOWS, options.length, rng)
+        return ARMS[name].objective(task.n_symbols)(windows, rng)
+
+    masked = batch_of("masked_bidirectional").weights.sum(axis=1)
+    chosen, batch = [int(masked.argmax())], batch_of(arm)
+    return Batch(
+        inputs=batch.inputs[chosen],
+        targets=batch.targets[chosen],
+        weights=batch.weights[chosen],
+        mask=batch.mask,
+    )
+
+
+def judge_all(arms: list[Dissection]) -> Iterable[Claim]:
+    """Yield the claims of the docstring, each over all arms."""
+    rows: list[tuple[str, str, float, list[float]]] = [
+        (
+            "Ghat W_k = -dL/dW_q and Ghat^T W_q = -dL/dW_k",
+            "residual",
+            1e-10,
+            [float(arm.update.residual[0]) for arm in arms],
+        ),
+        (
+            "<Ghat, D> = -dL/dD along a full-rank D",
+            "residual",
+            1e-9,
+            [arm.proof_residual for arm in arms],
+        ),
+    ]
+    for family, words in (("as_key", "keys"), ("as_query", "queries")):
+        sums = [abs(sum(arm.symbol_shares[family].values()) - 1) for arm in arms]
+        rows.append((f"shares sum to 1 over the symbols as {words}", "|sum - 1|", 1e-12, sums))
+    ends = [float(arm.running[0][-1]) for arm in arms]
+    rows.append(("the running sum of the terms ends at Ghat", "distance / |Ghat|", 1e-12, ends))
+    energies = [abs(sum(parts(arm.total).values()) - 1) for arm in arms]
+    rows.append(("energies of symmetric and skew part add up", "|sum - 1|", 1e-12, energies))
+    slopes = [symmetry_gap(arm) for arm in arms]
+    rows.append(("the terms' effects on symmetry add up", "residual", 1e-9, slopes))
+    gaps = [step_gap(arm) for arm in arms]
+    rows.append(("one SGD step, eta = 1, moves W_qk by the exact formula", "residual", 1e-10, gaps))
+    if all(arm.contributions for arm in arms):
+        left = [sum(arm.contributions.values()) - arm.total for arm in arms]
+        gaps = [norm(gap) / norm(arm.total) for gap, arm in zip(left, arms, strict=True)]
+        text = "tokens', positions' and cross contributions add up to Ghat"
+        rows.append((text, "distance / |Ghat|", 1e-12, gaps))
+    for text, measure, limit, values in rows:
+        yield judge(text, f"{measure} < {limit:g}", np.array(values), at_most(limit))
+
+
+def report(
+    arms: list[Dissection], found: list[dict[str, Any]], claims: list[Claim], top: int
+) -> None:
+    """Print each arm's largest terms, the arms side by side, and the table of claims."""
+    for arm in arms:
+        print("\n" + "\n".join(largest_terms(arm, top)))
+    print("\n" + "\n".join(side_by_side(found)))
+    print("\n" + table(claims))
+    print("\nIntervals are the range over the arms.\n")
+
+
+def facts(arm: Dissection) -> dict[str, Any]:
+    """Return what summary.json says of an arm."""
+    distances, cosines = arm.running
+    first = np.argmax(distances <= 0.1) + 1
+    step = product_change(arm.params, arm.update, 1e-3)
+    found: dict[str, Any] = {
+        "arm": arm.arm,
+        "title": arm.title,
+        "loss_untrained": arm.losses[0],
+        "loss": arm.losses[1],
+        "tokens": arm.tokens,
+        "masked": int((arm.update.tokens == arm.task.n_symbols).sum()),
+        "terms": len(arm.terms.beta),
+        "terms_within_a_tenth": first,
+        "cosine_of_ten_terms": cosines[min(10, len(cosines)) - 1],
+        "shares": arm.symbol_shares,
+        "contributions": {
+            name: float((part * arm.total).sum()) / norm(arm.total) ** 2
+            for name, part in arm.contributions.items()
+        },
+        "cosine_of_sgd_step": step.cosine_to_update[0, 0],
+        "forms": {},
+    }
+    for name, M in (("Ghat", arm.total), ("change", arm.change)):
+        if M is not None:
+            form = {"norm": norm(M), "symmetry": symmetry(M), "energy": parts(M)}
+            if name in arm.blocks:
+                blocks = arm.blocks[name]
+                for kind in ("share", "symmetry"):
+                    values = getattr(blocks, kind).items()
+                    form[f"block_{kind}"] = {part: value.item() for part, value in values}
+            found["forms"][name] = form
+    return found
+
+
+def write(arms: list[Dissection], summary: dict[str, Any], folder: experiment.ResultFolder) -> None:
+    """Write summary.json, terms.csv and the figures."""
+    experiment.write_json(folder.path("summary.json"), summary)
+    header = ("arm", "query_token", "key_token", *Terms._fields)
+    rows = []
+    for arm in arms:
+        for values in zip(*(column.tolist() for column in arm.terms), strict=True):
+            rows.append((arm.arm, arm.tokens[values[0]], arm.tokens[values[1]], *values))
+    experiment.write_csv(folder.path("terms.csv"), header, rows)
+    draw(arms, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(experiment.run(main))

@@ -1,0 +1,106 @@
+"""The account and the held-out loss: each number against its definition."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import minattn as ma
+import minattn.observers
+from minattn.testing.strategies import build_batch, build_case
+
+CONFIG = ma.TransformerConfig(vocab_size=5, width=8, layers=3, heads=2, max_length=6)
+SCORES = ("symmetry", "directionality", "directionality_published", "dispersion")
+
+
+def observed(case, initial):
+    _, grads, tape = ma.loss_and_grad(*case)
+    return ma.account(case.config, initial)(7, case.params, grads, tape), tape
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("mask", ["bidirectional", "causal"])
+def test_account_by_definition(dtype, mask):
+    case = build_case(CONFIG, replicas=3, batch_size=2, length=6, mask=mask)
+    case = case._replace(params={name: v.astype(dtype) for name, v in case.params.items()})
+    initial = ma.init_params(CONFIG, 3, seed=5, dtype=dtype)
+    found, tape = observed(case, initial)
+    expected = {"change_" + name for name in SCORES} | set(SCORES)
+    extra = {"change_norm", "update_symmetry", "agreement", "agreement_pairs"}
+    assert set(found) == expected | extra
+    assert all(np.shape(value) == (3, 3) for value in found.values())
+    for layer in range(3):
+        now = ma.W_qk(case.params, layer)
+        change = now - ma.W_qk(initial, layer)
+        for prefix, M in (("", now), ("change_", change)):
+            for name, value in ma.scores.scores(M)._asdict().items():
+                np.testing.assert_array_equal(found[prefix + name][layer], value)
+        size = np.sqrt((change**2).sum(axis=(1, 2)))
+        np.testing.assert_allclose(found["change_norm"][layer], size, rtol=1e-6)
+        update = ma.implicit_update(CONFIG, case.params, tape, layer)
+        symmetry = ma.symmetry(update.total).mean(axis=1)
+        np.testing.assert_allclose(found["update_symmetry"][layer], symmetry, rtol=1e-12)
+        agreement, pairs = update.agreement()
+        np.testing.assert_array_equal(found["agreement"][layer], agreement)
+        np.testing.assert_array_equal(found["agreement_pairs"][layer], pairs)
+    assert np.isnan(found["agreement"]).all() == (mask == "causal")
+
+
+def test_no_change_at_the_start():
+    case = build_case(CONFIG, replicas=2, length=6)
+    found, _ = observed(case, case.params)
+    for name in (*("change_" + name for name in SCORES), "change_norm"):
+        assert not found[name].any()
+    assert found["symmetry"].any()
+
+
+def test_account_does_not_follow_what_it_was_given():
+    case = build_case(CONFIG, length=6)
+    initial = {name: value.copy() for name, value in case.params.items()}
+    observe = ma.account(CONFIG, initial)
+    for value in initial.values():
+        value += 1
+    _, grads, tape = ma.loss_and_grad(*case)
+    before = {name: value.copy() for name, value in case.params.items()}
+    assert not observe(0, case.params, grads, tape)["change_norm"].any()
+    assert all(np.array_equal(before[name], case.params[name]) for name in before)
+
+
+def test_account_takes_each_layer_once(monkeypatch):
+    """The account's cost is that of one update a layer."""
+    calls = []
+    monkeypatch.setattr(
+        minattn.observers,
+        "implicit_update",
+        lambda *args: calls.append(args[-1]) or ma.implicit_update(*args),
+    )
+    case = build_case(CONFIG, length=6)
+    observed(case, case.params)
+    assert calls == [0, 1, 2]
+
+
+def test_observers_in_fit():
+    config = dataclasses.replace(CONFIG, layers=2)
+    initial = ma.init_params(config, replicas=2)
+    batch = build_batch(config, replicas=2, batch_size=3, length=6)
+    observe = (ma.account(config, initial), ma.held_out_loss(config, batch, name="test"))
+    chain = ma.data.MarkovChain.random(5)
+    history = ma.fit(config, initial, chain, ma.next_token, steps=4, length=6, record_every=2,
+                     batch_size=4, observe=observe)  # fmt: skip
+    assert history.metrics["change_symmetry"].shape == (3, 2, 2)
+    assert not history.metrics["change_norm"][0].any()
+    assert (history.metrics["change_norm"][1:] > 0).all()
+    loss = history.metrics["test"]
+    assert loss.shape == (3, 2)
+    np.testing.assert_array_equal(loss[-1], ma.mean_loss(config, history.params, batch))
+    np.testing.assert_array_equal(loss[0], ma.mean_loss(config, initial, batch))
+
+
+def test_bad_arguments():
+    case = build_case(CONFIG, length=6)
+    with pytest.raises(ValueError, match=r"^params: got names that differ"):
+        ma.account(dataclasses.replace(CONFIG, layers=1), case.params)
+    with pytest.raises(ValueError, match=r"^initial: got 2 replicas, needs 1, as params have"):
+        observed(case, ma.init_params(CONFIG, replicas=2))
+    with pytest.raises(ValueError, match=r"^batch: got ndarray, needs a minattn.Batch"):
+        ma.held_out_loss(CONFIG, case.batch.inputs)
