@@ -187,8 +187,8 @@ def summary(
     """Return what every summary.json says; a sim adds its own numbers."""
     return {
         "name": name,
-        "settings": settings,
-        "seed": seed,
+        "config": settings,
+        "seeds": [seed],
         "engine": engine,
         "threads": minattn.engines.get_threads(),
         "versions": versions(),

@@ -153,7 +153,7 @@ def test_summary_is_strict_json(tmp_path):
     read = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
     assert read["claims"][0]["interval"] == [0.5, "inf"]
     assert read["array"] == [1.0, None]
-    assert read["settings"] == {"steps": 3}
+    assert read["config"] == {"steps": 3}
     assert {"minattn", "python", "numpy", "numba"} <= read["versions"].keys()
 
 

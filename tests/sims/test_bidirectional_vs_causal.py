@@ -27,7 +27,7 @@ def test_a_quick_run_from_the_command_line(tmp_path):
     assert "Traceback" not in run.stderr
     summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
     assert summary["complete"] is True
-    assert {"settings", "seed", "engine", "threads", "versions", "text"} <= summary.keys()
+    assert {"config", "seeds", "engine", "threads", "versions", "text"} <= summary.keys()
     assert len(summary["claims"]) == 26
     for claim in summary["claims"]:
         assert claim.keys() >= REPORTED

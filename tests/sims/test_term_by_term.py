@@ -57,7 +57,7 @@ def test_a_quick_run_from_the_command_line(tmp_path):
     assert "Traceback" not in run.stderr
     assert max(map(len, run.stdout.splitlines())) <= 100
     summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert {"name", "settings", "seed", "engine", "threads", "versions"} <= summary.keys()
+    assert {"name", "config", "seeds", "engine", "threads", "versions"} <= summary.keys()
     assert [claim["verdict"] for claim in summary["claims"]] == ["holds"] * 9
     assert [arm["arm"] for arm in summary["arms"]] == list(ARMS)
     pages = {"beta", "running_sum", "symbols", "parts", "Ghat", "change"}

@@ -93,10 +93,10 @@ def test_a_run_from_the_command_line(tmp_path):
     names = [row["statement"].split(":")[0] for row in ledger(out)]
     assert names == ["Def 3.1", "Remark A.13", "App. A.5.5"]
     summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert {"name", "settings", "seed", "engine", "threads", "versions"} <= summary.keys()
+    assert {"name", "config", "seeds", "engine", "threads", "versions"} <= summary.keys()
     assert [claim["verdict"] for claim in summary["claims"]] == [r["verdict"] for r in ledger(out)]
     assert sum(summary["verdicts"].values()) == 3
-    assert summary["settings"]["draws"]["App. A.5.5"] == sim.QUICK_DRAWS
+    assert summary["config"]["draws"]["App. A.5.5"] == sim.QUICK_DRAWS
 
 
 def test_the_same_seed_gives_the_same_ledger_but_for_the_seconds(tmp_path):
