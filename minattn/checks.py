@@ -35,10 +35,12 @@ def real(name: str, value: Any, minimum: float = -np.inf, maximum: float = np.in
     needs = "a finite number"
     if np.isfinite(minimum) or np.isfinite(maximum):
         needs += f" in [{minimum:g}, {maximum:g}]"
-    if isinstance(value, (bool, np.bool_, str, bytes)):
+    if isinstance(value, (bool, np.bool_, str, bytes, np.complexfloating)):
         fail(name, repr(value), needs)
     try:
         number = float(value)
+    except OverflowError:  # an integer beyond float64
+        fail(name, "a number beyond float64", needs)
     except (TypeError, ValueError):
         fail(name, repr(value), needs)
     if not np.isfinite(number) or not minimum <= number <= maximum:

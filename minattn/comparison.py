@@ -91,7 +91,10 @@ class Task:
             return "■"
         if self.symbols is None:
             return str(token)
-        return {" ": "␣", "\n": "↵"}.get(self.symbols[token], self.symbols[token])
+        symbol = self.symbols[token]
+        if symbol in (" ", "\n"):
+            return {" ": "␣", "\n": "↵"}[symbol]
+        return symbol if symbol.isprintable() else ascii(symbol)[1:-1]  # \r, \t, \xa0
 
 
 def chain_task(
@@ -115,7 +118,8 @@ def chain_task(
 def text_task(name: str, replicas: int, corpus: Corpus, layers: int) -> Task:
     """Return a task of one text, from which each replica draws windows of its own."""
     train, validation = [corpus.train] * replicas, [corpus.validation] * replicas
-    return Task(name, f"text ({corpus.name})", train, validation, layers, corpus.symbols)
+    shown = corpus.name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
+    return Task(name, f"text ({shown})", train, validation, layers, corpus.symbols)
 
 
 @dataclass(frozen=True, kw_only=True)

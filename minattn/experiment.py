@@ -77,10 +77,16 @@ def names(value: str, option: str, known: Iterable[str]) -> tuple[str, ...]:
 
 def run(main: Callable[[], object]) -> None:
     """Run a sim and exit: 0, or with one clear line 2 for a bad argument and 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character is no failure
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         main()
     except (ValueError, OSError, FloatingPointError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError as error:
+        print(f"error: not enough memory: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -126,7 +132,7 @@ def result_folder(target: Path) -> Iterator[ResultFolder]:
     """
     from filelock import FileLock, Timeout
 
-    target = Path(os.path.abspath(target))
+    target = Path(os.path.realpath(target))  # a link stays, what it leads to is replaced
     _check_target(target)
     lock = FileLock(_beside(target, "lock"))
     try:
@@ -158,6 +164,9 @@ def _check_target(target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         checks.fail("--out", f"{target} ({error.strerror})", "a folder that can be made")
+    here = Path.cwd().resolve()
+    if target == here or target in here.parents:  # it would be renamed under our feet
+        checks.fail("--out", f"{target}, in which this process runs", "another folder")
     if target.exists() and not target.is_dir():
         checks.fail("--out", f"the file {target}", "a folder")
     if target.is_dir() and any(target.iterdir()) and not (target / "summary.json").exists():
@@ -208,7 +217,8 @@ def versions() -> dict[str, str]:
 def write_json(path: Path, content: Any) -> None:
     """Write strict JSON; NaN and infinities, which it lacks, become null."""
     text = json.dumps(_plain(content), indent=2, allow_nan=False, ensure_ascii=False)
-    write_bytes(path, (text + "\n").encode())
+    # Names of files may hold bytes that are no UTF-8; \udcff is how JSON writes one of them.
+    write_bytes(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -124,7 +124,8 @@ class Loop:
         if values is not None:
             run.record(values)
         params = {name: run.params[name] for name in self.trained}
-        self.optimizer.apply(self.engine, params, outcome.grads, run.state)
+        with np.errstate(over="ignore", invalid="ignore"):  # the next step's check_finite tells
+            self.optimizer.apply(self.engine, params, outcome.grads, run.state)
         run.step += 1
         run.whole = True
         return outcome.loss
@@ -142,12 +143,17 @@ class Loop:
         value = None
         if self.penalty is not None:
             value, grads = self.penalty(dict(run.params))
+            if np.shape(value) not in ((), (len(self.numbers),)):
+                got = f"a value of shape {np.shape(value)}"
+                checks.fail("penalty", got, f"one of shape {(len(self.numbers),)}")
             value = np.broadcast_to(value, len(self.numbers))
             for name, gradient in grads.items():
-                if name not in outcome.grads or outcome.grads[name].shape != np.shape(gradient):
-                    got = f"a gradient of shape {np.shape(gradient)} for {name!r}"
-                    checks.fail("penalty", got, "names and shapes of params")
-                outcome.grads[name] = outcome.grads[name] + gradient
+                gradient = np.asarray(gradient)
+                real, plain = gradient.dtype.kind in "fiu", outcome.grads.get(name)
+                if plain is None or plain.shape != gradient.shape or not real:
+                    got = f"a gradient of {gradient.dtype} and shape {gradient.shape} for {name!r}"
+                    checks.fail("penalty", got, "names and shapes of params, and real numbers")
+                outcome.grads[name] = plain + gradient.astype(plain.dtype)
         check_finite(outcome, f"step {run.step}", self.numbers)
         return outcome, value, tape
 
@@ -155,7 +161,13 @@ class Loop:
         batches = []
         for source, (data, objective) in zip(self.sources, run.generators, strict=True):
             tokens = source.sample(self.batch_size, self.length, data)
-            batches.append(self.objective(tokens, objective))
+            if np.shape(tokens) != (self.batch_size, self.length):
+                needs = f"windows of shape {(self.batch_size, self.length)}"
+                checks.fail("source", f"windows of shape {np.shape(tokens)}", needs)
+            batch = self.objective(tokens, objective)
+            if not isinstance(batch, Batch):
+                checks.fail("objective", f"a {type(batch).__name__}", "one that returns a Batch")
+            batches.append(batch)
         return stack(batches)
 
     def observe(
@@ -164,10 +176,12 @@ class Loop:
         values: dict[str, Any] = {"loss": outcome.loss}
         if penalty is not None:
             values["penalty"] = penalty
+        # Copies: what an observer does to its arrays must not reach the training.
         params = {name: value.copy() for name, value in run.params.items()}
+        grads = {name: value.copy() for name, value in outcome.grads.items()}
         for observer in self.observers:
             assert tape is not None
-            found = observer(run.step, params, outcome.grads, tape)
+            found = observer(run.step, params, grads, tape)
             if not isinstance(found, dict) or found.keys() & values.keys():
                 got = f"{found!r:.60} beside {sorted(values)}"
                 checks.fail("observe", got, "functions that return dicts of names of their own")
@@ -208,7 +222,7 @@ class Loop:
         save_arrays(path, arrays, notes)
 
     def load(self, path: str | Path, params: Params) -> Run:
-        arrays, notes = load_arrays(path)
+        arrays, notes = load_arrays(path, "resume")
         if "settings" not in notes:
             checks.fail("resume", repr(str(path)), "a run that fit has saved")
         saved, ours = notes["settings"], self.settings()

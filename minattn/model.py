@@ -87,6 +87,7 @@ def forward(
         If parameters, tokens, mask or engine do not fit, before anything is computed.
     """
     replicas, dtype = check_params(config, params)
+    checks.flag("tape", tape)
     inputs = check_tokens(config, tokens, replicas)
     allowed = allowed_pairs(mask, inputs.shape[-1])
     logits, taped = run_forward(choose(engine, dtype), config, params, inputs, allowed)

@@ -138,7 +138,8 @@ class MaskedToken:
     def __post_init__(self) -> None:
         checks.real("rate", self.rate, 0, 1)
         checks.integer("mask_symbol", self.mask_symbol, minimum=1)
-        shares = tuple(checks.real("replace", share, 0, 1) for share in self.replace)
+        given = self.replace if np.ndim(self.replace) == 1 else ()
+        shares = tuple(checks.real("replace", share, 0, 1) for share in given)
         if len(shares) != 3 or abs(sum(shares) - 1) > 1e-9:
             checks.fail("replace", self.replace, "three probabilities that sum to 1")
 

@@ -29,6 +29,8 @@ class Optimizer(ABC):
 
     def init(self, params: Params) -> Params:
         """Return the state before the first step."""
+        if not isinstance(params, dict):
+            checks.fail("params", type(params).__name__, "a dict of arrays")
         state = {"step": np.zeros((), np.int64)}
         for moment in self._moments():
             state |= {f"{moment}.{name}": np.zeros_like(p) for name, p in params.items()}
@@ -44,6 +46,8 @@ class Optimizer(ABC):
         """
         expected = self.init(params)
         for name, given, like in (("grads", grads, params), ("state", state, expected)):
+            if not isinstance(given, dict):
+                checks.fail(name, type(given).__name__, "a dict of arrays")
             if given.keys() != like.keys():
                 odd = sorted(given.keys() ^ like.keys())
                 checks.fail(name, f"names that differ in {odd}", "those that fit params")

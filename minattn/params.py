@@ -16,7 +16,15 @@ DTYPES = ("float64", "float32")
 
 
 def parameter_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every parameter, without the leading replica axis."""
+    """Return the name and shape of every parameter, without the leading replica axis.
+
+    Raises
+    ------
+    ValueError
+        If `config` is none.
+    """
+    if not isinstance(config, TransformerConfig):
+        checks.fail("config", type(config).__name__, "a minattn.TransformerConfig")
     d, f, vocabulary = config.width, config.feed_forward, config.vocab_size
     heads, h = config.heads, config.h
     shapes: dict[str, tuple[int, ...]] = {"token_embedding": (vocabulary + 1, d)}
@@ -148,6 +156,9 @@ def W_qk(params: Params, layer: int = 0, per_head: bool = False) -> Array:
         If `params` has no such layer.
     """
     layer = checks.integer("layer", layer, minimum=0)
+    checks.flag("per_head", per_head)
+    if not isinstance(params, dict):
+        checks.fail("params", type(params).__name__, "a dict of arrays")
     if f"layers.{layer}.W_q" not in params:
         checks.fail("layer", layer, "one of the layers that params have")
     W_q, W_k = (params[f"layers.{layer}.{name}"].swapaxes(1, 2) for name in ("W_q", "W_k"))

@@ -38,9 +38,11 @@ def replica_numbers(replicas: int | Iterable[int]) -> tuple[int, ...]:
     """
     if isinstance(replicas, (str, bytes)):
         checks.fail("replicas", repr(replicas), "a count or a list of replica numbers")
-    if not isinstance(replicas, Iterable):
+    try:
+        listed = iter(replicas)  # type: ignore[arg-type]
+    except TypeError:  # a count, np.array(3) among them
         return tuple(range(checks.integer("replicas", replicas, minimum=1)))
-    numbers = tuple(checks.integer("replicas", number, minimum=0) for number in replicas)
+    numbers = tuple(checks.integer("replicas", number, minimum=0) for number in listed)
     if not numbers or len(set(numbers)) < len(numbers):
         checks.fail("replicas", list(numbers), "at least one number, none of them twice")
     return numbers

@@ -44,8 +44,8 @@ def save_arrays(path: str | Path, arrays: Params, notes: dict[str, Any]) -> None
     write_bytes(path, save(contiguous, metadata={"minattn": json.dumps(notes)}))
 
 
-def load_arrays(path: str | Path) -> tuple[Params, dict[str, Any]]:
-    """Read what `save_arrays` wrote.
+def load_arrays(path: str | Path, name: str = "path") -> tuple[Params, dict[str, Any]]:
+    """Read what `save_arrays` wrote; errors call the argument `name`.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def load_arrays(path: str | Path) -> tuple[Params, dict[str, Any]]:
     try:
         with safe_open(str(path), framework="numpy") as file:
             notes = json.loads((file.metadata() or {})["minattn"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        checks.fail("path", f"{str(path)!r} ({error})", "a file that minattn saved")
+        checks.fail(name, f"{str(path)!r} ({error})", "a file that minattn saved")
     return arrays, notes

@@ -131,13 +131,13 @@ def fit(
         seed=checks.integer("seed", seed, minimum=0),
         numbers=numbers,
         record_every=checks.integer("record_every", record_every, minimum=1),
-        observers=(observe,) if callable(observe) else tuple(observe),
+        observers=(observe,) if callable(observe) else _listed("observe", observe),
         trained=_trained(params, frozen),
         penalty=penalty,
     )
     _check_functions(loop)
-    if save is not None and not os.access(Path(save).resolve().parent, os.W_OK):
-        checks.fail("save", repr(str(save)), "a path in a folder that can be written")
+    if save is not None:
+        _check_save(save)
     steps = checks.integer("steps", steps, minimum=1)
     save_every = checks.integer("save_every", save_every, minimum=1)
     run = loop.start(params) if resume is None else loop.load(resume, params)
@@ -159,6 +159,21 @@ def fit(
         last = loop.finish(run)
     metrics = {name: np.stack(values) for name, values in last.metrics.items()}
     return History(np.array(last.steps), metrics, last.params, loop.engine.name)
+
+
+def _check_save(path: Any) -> None:
+    needs = "a path of a file, in a folder that can be written"
+    if not isinstance(path, (str, os.PathLike)):
+        checks.fail("save", repr(path), needs)
+    if Path(path).is_dir() or not os.access(Path(path).resolve().parent, os.W_OK):
+        checks.fail("save", repr(str(path)), needs)
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(value)
+    except TypeError:
+        checks.fail(name, repr(value), "one, or several in a list")
 
 
 def _check_functions(loop: Loop) -> None:
@@ -184,9 +199,9 @@ def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[
 
 
 def _trained(params: Params, frozen: Iterable[str]) -> tuple[str, ...]:
-    patterns = (frozen,) if isinstance(frozen, str) else tuple(frozen)
+    patterns = (frozen,) if isinstance(frozen, str) else _listed("frozen", frozen)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in params):
+        if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in params):
             checks.fail("frozen", repr(pattern), f"a name or pattern among {sorted(params)}")
     kept = [n for n in params if not any(fnmatchcase(n, pattern) for pattern in patterns)]
     return tuple(kept)

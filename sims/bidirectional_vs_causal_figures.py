@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,8 +47,10 @@ def draw(runs: Runs, folder: ResultFolder) -> None:
     for source in dict.fromkeys(source for source, _ in runs):
         pages[f"matrices_{source}"] = matrices(runs, source)
         pages[f"beta_{source}"] = coefficients(runs, source)
-    for name, page in pages.items():
-        plots.save(page, folder.path(f"{name}.png"))
+    with warnings.catch_warnings():  # a character that the font lacks is drawn as a box
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        for name, page in pages.items():
+            plots.save(page, folder.path(f"{name}.png"))
 
 
 def grid(runs: Runs, metrics: dict[str, tuple[str, Any]], title: str) -> Figure:
@@ -65,8 +68,6 @@ def grid(runs: Runs, metrics: dict[str, tuple[str, Any]], title: str) -> Figure:
                     run = runs[name, arm]
                     values = run.metric(metric)
                     plots.curve(axes, run.history.steps, values, ARMS[arm].title, number)
-                else:
-                    axes.plot([], [])
             plots.tidy(axes, title=task.title if row == 0 else "")
             if limits:
                 axes.set_ylim(limits)
@@ -91,13 +92,19 @@ def losses(runs: Runs) -> Figure:
                 plots.curve(axes, run.history.steps, values, ARMS[arm].title, number)
         if task.name == "text":
             free = task.context_free_loss
-            axes.axhline(free, color="0.4", linewidth=1, linestyle=(0, (1, 1)))
-            axes.text(0, free, " symbol frequencies alone", va="bottom", fontsize=7, color="0.3")
+            dots = (0, (1, 1))
+            name = "symbol frequencies alone"
+            axes.axhline(free, color="0.4", linewidth=1, linestyle=dots, label=name)
         label = "loss - best reachable (nats)" if task.has_optimum else "loss (nats)"
         plots.tidy(axes, title=task.title, xlabel="step", ylabel=label)
         if task.has_optimum:
             axes.axhline(0, color="black", linewidth=1, label="best reachable")
-    plots.legend_below(made, panels[0], len(ARMS) + 1)
+    named: dict[str, Any] = {}  # of all panels: not every one has every line
+    for axes in panels:
+        named |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    made.legend(
+        named.values(), named.keys(), loc="outside lower center", ncols=len(ARMS), frameon=False
+    )
     return made
 
 

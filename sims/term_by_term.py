@@ -88,12 +88,12 @@ def main(arguments: list[str] | None = None) -> None:
             arms = [dissect(arm, task, options, engine, bar) for arm in ARMS]
         claims = list(judge_all(arms))
         found = [facts(arm) for arm in arms]
-        report(arms, found, claims, options.top)
         settings = {name: value for name, value in vars(options).items() if name != "out"}
         settings |= {"optimizer": repr(OPTIMIZER), "batch_size": BATCH_SIZE}
         summary = experiment.summary(NAME, settings, options.seed, engine, claims)
         write(arms, summary | {"arms": found}, folder)
         folder.complete()
+    report(arms, found, claims, options.top)
     print(f"results in {options.out}")
     if options.publish:
         print(f"published in {experiment.publish(options.out, NAME)}")

@@ -97,9 +97,9 @@ def main(arguments: list[str] | None = None) -> None:
                 stem, draw = FIGURES[name]
                 plots.save(draw(options.seed, options.quick), folder.path(f"{stem}.png"))
                 bar.update()
-        report(entries)
         write(entries, options, folder)
         folder.complete()
+    report(entries)
     print(f"results in {options.out}")
     if options.publish:
         print(f"published in {experiment.publish(options.out, NAME)}")

@@ -116,3 +116,9 @@ def test_an_array_is_checked_and_not_changed():
     tokens = np.array([[0, 1]])
     tokens.setflags(write=False)
     np.testing.assert_array_equal(checks.integers("tokens", tokens, 2), [[0, 1]])
+
+
+@pytest.mark.parametrize("bad", [10**400, -(10**400), np.complex128(1), 1j])
+def test_real_refuses_what_float64_cannot_hold(bad):
+    with pytest.raises(ValueError, match=r"^lr: got .*, needs a finite number"):
+        checks.real("lr", bad)

@@ -167,3 +167,42 @@ def test_publish_copies_summary_and_figures_only(tmp_path, monkeypatch):
     published = experiment.publish(target, "own")
     assert sorted(path.name for path in published.iterdir()) == ["loss.png", "summary.json"]
     assert published.resolve() == (tmp_path / "results/published/own").resolve()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path, there):
+    real, link = tmp_path / "real", tmp_path / "link"
+    if there:
+        real.mkdir()
+    link.symlink_to(real)
+    for text in ("old", "new"):
+        fill(link, text)
+    assert link.is_symlink()
+    assert (real / "summary.json").read_text() == "new"
+    assert leftovers(tmp_path) == ["link", "real"]
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch, name):
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    with (
+        pytest.raises(ValueError, match=r"--out: .* in which this process runs"),
+        experiment.result_folder(Path(name)),
+    ):
+        pass
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def main():
+        raise MemoryError("Unable to allocate 1 TiB")
+
+    with pytest.raises(SystemExit) as ending:
+        experiment.run(main)
+    assert ending.value.code == 2
+    assert capsys.readouterr().err == "error: not enough memory: Unable to allocate 1 TiB\n"
+
+
+def test_a_name_that_is_no_utf8_is_written(tmp_path):
+    experiment.write_json(tmp_path / "x.json", {"name": "\udcff.txt"})
+    assert json.loads((tmp_path / "x.json").read_bytes()) == {"name": "\udcff.txt"}

@@ -288,3 +288,9 @@ def test_the_caller_keeps_its_tokens(objective):
     batch = objective(windows, generator())
     np.testing.assert_array_equal(windows, tokens)
     assert batch.inputs.shape[0] == 2
+
+
+@pytest.mark.parametrize("bad", [None, 1.0, (1.0,), (0.5, 0.5, 0.5), np.eye(3)])
+def test_replace_needs_three_probabilities(bad):
+    with pytest.raises(ValueError, match=r"^replace: got "):
+        MaskedToken(mask_symbol=3, replace=bad)

@@ -260,3 +260,15 @@ COSINE = [(1 + math.cos(math.pi * share / 4)) for share in range(5)]
 def test_a_schedule(schedule, rates):
     found = [schedule(step) for step in range(len(rates))]
     np.testing.assert_allclose(found, rates, rtol=0, atol=1e-15)
+
+
+def test_what_is_no_dict_is_refused_by_name():
+    params = {"w": np.ones(2)}
+    state = SGD(0.1).init(params)
+    for name, arguments in {
+        "params": (None, params, state),
+        "grads": (params, None, state),
+        "state": (params, params, None),
+    }.items():
+        with pytest.raises(ValueError, match=rf"^{name}: got NoneType, needs a dict of arrays"):
+            SGD(0.1).step(*arguments)

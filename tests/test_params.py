@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minattn import TransformerConfig, init_params, parameter_shapes
+from minattn.params import W_qk as checked_W_qk
 from minattn.params import check_params
 
 SIZES = {"vocab_size": 5, "width": 6, "layers": 2, "heads": 3, "max_length": 7}
@@ -302,3 +303,17 @@ def test_params_that_do_not_fit_are_refused_by_name(name, spoil, message):
 def test_params_must_be_a_dict():
     with pytest.raises(ValueError, match=r"^params: got"):
         check_params(full, list(init_params(full).values()))
+
+
+def test_a_config_that_is_none_is_refused_by_name():
+    for call in (parameter_shapes, init_params):
+        with pytest.raises(ValueError, match=r"^config: got dict, needs a minattn"):
+            call({"width": 8})
+
+
+def test_W_qk_refuses_bad_arguments_by_name():
+    params = init_params(TransformerConfig(vocab_size=3, width=4, layers=1, heads=1, max_length=2))
+    with pytest.raises(ValueError, match=r"^params: got NoneType"):
+        checked_W_qk(None)
+    with pytest.raises(ValueError, match=r"^per_head: got 1"):
+        checked_W_qk(params, per_head=1)

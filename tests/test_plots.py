@@ -52,3 +52,17 @@ def test_coefficients_have_their_tokens_on_both_axes(drawn):
 def test_zero_matrices_can_be_drawn(drawn):
     drawn(plots.matrices([("zero", np.zeros((2, 2)))], "title"))
     drawn(plots.coefficients([("zero", np.zeros((2, 2)), ["a", "b"])], "title"))
+
+
+def test_intervals_keep_a_line_for_every_name(drawn):
+    figure = plots.figure(4, 3)
+    axes = figure.subplots()
+    plots.intervals(axes, ["one", "none", "two"], {"one": np.array([1.0, 3.0]), "two": np.zeros(3)})
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "none", "two"]
+    means = [
+        (line.get_xdata()[0], line.get_ydata()[0])
+        for line in axes.lines
+        if line.get_marker() == "s"
+    ]
+    assert means == [(2, 0), (0, 2)]
+    drawn(figure)

@@ -90,3 +90,7 @@ def test_counts_and_lists_of_replicas(replicas, numbers):
 def test_bad_replicas(bad):
     with pytest.raises(ValueError, match=r"^replicas: got"):
         replica_numbers(bad)
+
+
+def test_a_count_may_be_an_array_of_no_axes():
+    assert replica_numbers(np.array(3)) == (0, 1, 2)

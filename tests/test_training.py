@@ -421,10 +421,10 @@ def test_a_run_does_not_go_backwards(saved):
 
 
 def test_a_file_that_holds_no_run_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"path: got .*missing"):
+    with pytest.raises(ValueError, match=r"resume: got .*missing"):
         run(resume=tmp_path / "missing")
     save_arrays(tmp_path / "other", {"x": np.zeros(2)}, {"made by": "hand"})
-    with pytest.raises(ValueError, match=r"(path|resume): got"):
+    with pytest.raises(ValueError, match=r"resume: got"):
         run(resume=tmp_path / "other")
 
 
@@ -486,7 +486,7 @@ def test_the_account_of_the_update_is_of_the_loss_without_the_penalty():
     "grads", [{"W_q": np.zeros((2, 8, 2, 4))}, {"layers.0.W_q": np.zeros((8, 2, 4))}]
 )
 def test_a_penalty_that_does_not_fit_is_refused(grads):
-    with pytest.raises(ValueError, match="penalty: got a gradient of shape"):
+    with pytest.raises(ValueError, match="penalty: got a gradient of float64 and shape"):
         run(penalty=lambda params: (np.zeros(2), grads))
 
 
@@ -631,3 +631,78 @@ def test_a_run_that_cannot_start_leaves_an_earlier_save_alone(saved, changes):
     with pytest.raises(ValueError, match="needs"):
         run(save=saved, **changes)
     assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize("path", ["", "below/a/missing/folder", 5])
+def test_a_save_that_cannot_be_written_is_refused_before_training(tmp_path, path):
+    source = Counting()
+    path = path if isinstance(path, int) else tmp_path / path
+    with pytest.raises(ValueError, match=r"^save: got .*, needs a path of a file"):
+        run(source, save=path)
+    assert source.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "bad"),
+    [("observe", None), ("observe", 3), ("frozen", None), ("frozen", 3), ("frozen", [3])],
+)
+def test_what_is_neither_one_nor_a_list_is_refused_by_name(argument, bad):
+    with pytest.raises(ValueError, match=rf"^{argument}: got "):
+        run(**{argument: bad})
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 5), (5,), (1, 3, 5)])
+def test_windows_of_another_shape_are_refused(shape):
+    class Odd(Counting):
+        def sample(self, B, N, rng):
+            return rng.integers(V, size=shape)
+
+    with pytest.raises(ValueError, match=r"^source: got windows of shape .*, needs .*\(3, 5\)"):
+        run(Odd())
+
+
+def test_an_objective_that_returns_no_batch_is_refused():
+    with pytest.raises(ValueError, match=r"^objective: got a NoneType, needs one that returns"):
+        run(objective=lambda tokens, rng: None)
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        lambda params: (0.0, {"unembedding": 1j * params["unembedding"]}),
+        lambda params: (0.0, {"unembedding": params["unembedding"][0]}),
+        lambda params: (0.0, {"no such": params["unembedding"]}),
+        lambda params: (np.zeros(5), {}),
+    ],
+)
+def test_a_penalty_that_does_not_fit_is_refused_by_name(penalty):
+    with pytest.raises(ValueError, match=r"^penalty: got a "):
+        run(penalty=penalty)
+
+
+def test_a_penalty_does_not_change_the_dtype_of_gradients():
+    params = init_params(config, replicas=2, seed=1, dtype="float32")
+    seen = []
+    run(
+        params=params,
+        penalty=lambda p: (0.0, {name: value.astype(float) for name, value in p.items()}),
+        observe=lambda step, params, grads, tape: seen.extend(grads.values()) or {},
+    )
+    assert {gradient.dtype for gradient in seen} == {np.dtype("float32")}
+
+
+def test_observers_cannot_disturb_the_training():
+    def vandal(step, params, grads, tape):
+        for array in [*params.values(), *grads.values()]:
+            array[...] = 0
+        return {}
+
+    assert_same(run(observe=vandal), run())
+
+
+def test_an_overflowing_update_is_an_error_without_a_warning():
+    def steep(params):
+        return 0.0, {name: 1e3 * np.sign(value) for name, value in params.items()}
+
+    with pytest.raises(FloatingPointError, match="step 1"):
+        run(steps=1, optimizer=SGD(1e308), penalty=steep)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minattn import checks
 
@@ -60,10 +61,46 @@ def run_in_threads(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     return [first, *results]  # type: ignore[list-item]
 
 
-def single_threaded_blas() -> AbstractContextManager[object]:
-    """Return a context in which BLAS uses one thread a call."""
-    limits: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
-    return limits
+@contextlib.contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """Run a context in which BLAS uses one thread a call.
+
+    The limit is the process's, not the thread's: the first to enter sets it, and the last to leave
+    takes it back, so that runs in several threads neither lift it too early nor leave it behind.
+    """
+    _limit.enter()
+    try:
+        yield
+    finally:
+        _limit.leave()
+
+
+class _Limit:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limits: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limits = _blas().limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limits.restore_original_limits()
+
+    def after_fork(self) -> None:
+        """Forget the threads that the fork left behind, which may have held lock and limit."""
+        if self._inside:
+            self._limits.restore_original_limits()
+        self.__init__()  # type: ignore[misc]
+
+
+_limit = _Limit()
 
 
 @cache
@@ -82,3 +119,4 @@ def _blas():  # type: ignore[no-untyped-def]
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_limit.after_fork)

@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from minattn.engines import choose, get_threads, set_threads
-from minattn.engines.threads import available_cores, run_in_threads
+from minattn.engines.threads import available_cores, run_in_threads, single_threaded_blas
 
 WAIT = 20  # seconds after which a test gives up on another thread
 
@@ -128,3 +128,16 @@ def test_a_forked_process_has_threads_of_its_own():
         assert child.exitcode == 0
     finally:
         child.kill()
+
+
+def test_blas_has_its_threads_back_after_runs_that_overlap():
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        if 2 not in blas_threads():
+            pytest.skip("this BLAS cannot use two threads")
+        first, second = single_threaded_blas(), single_threaded_blas()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(blas_threads()) == {1}  # the second one is still at work
+        second.__exit__(None, None, None)
+        assert 2 in blas_threads()

@@ -153,3 +153,48 @@ def test_matched_share_compares_equal_progress():
     one, other = sim.at_matched_share(fast, slow)
     assert one.tolist() == [0.1, 0.4]  # replica 0 stops at the slow arm's 0.5, replica 1 at 0.8
     assert other.tolist() == [0.7, 0.8]
+
+
+def test_controls_that_rest_on_undertrained_arms_get_no_verdict(tmp_path, capsys):
+    out = tmp_path / "run"
+    sim.main([*TINY, "--sources", "lag1,iid", "--steps", "1", "--out", str(out)])
+    claims = json.loads((out / "summary.json").read_text())["claims"]
+    controls = [claim for claim in claims if "i.i.d. symbols move" in claim["claim"]]
+    assert [claim["verdict"] for claim in controls] == [UNDERTRAINED] * 3
+    assert not any("p_value" in claim for claim in controls)
+
+
+def test_results_are_there_even_if_nobody_reads_the_table(tmp_path, monkeypatch):
+    def report(runs, claims):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sim, "report", report)
+    out = tmp_path / "run"
+    with pytest.raises(BrokenPipeError):
+        sim.main([*TINY, "--sources", "lag1", "--arms", "next_causal", "--out", str(out)])
+    assert (out / "summary.json").exists()
+
+
+def test_ctrl_c_while_drawing_keeps_the_numbers(tmp_path, capsys, monkeypatch):
+    def draw(runs, folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sim, "draw", draw)
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        sim.main([*TINY, "--sources", "lag1", "--arms", "next_causal", "--out", str(out)])
+    kept = {path.name for path in (tmp_path / "run.interrupted").iterdir()}
+    assert kept == {"summary.json", "metrics.csv"}
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("crlf.txt", "one line\r\n\tand two\x00\r\n"), ("$\\frac{$.txt", "日本語🙂 a b c ")],
+)
+def test_odd_texts_and_names_are_drawn_without_a_warning(tmp_path, capsys, name, text):
+    file = tmp_path / name
+    file.write_bytes(text.encode() * 30)
+    options = ["--sources", "text", "--arms", "next_causal", "--text", str(file)]
+    sim.main([*TINY, *options, "--out", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "beta_text.png").exists()
