@@ -38,7 +38,17 @@ _HOME = {
     "Claim": "claims",
     "set_threads": "engines",
 }
-_MODULES = ("claims", "data", "engines", "optim", "plots", "scores", "testing", "theorems")
+_MODULES = (
+    "checkpoints",
+    "claims",
+    "data",
+    "engines",
+    "optim",
+    "plots",
+    "scores",
+    "testing",
+    "theorems",
+)
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 

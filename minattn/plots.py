@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 LINES = ("-", "--", ":", "-.", "-", "--")
+MARKERS = ("o", "s", "^", "D", "v", "P")
 DIVERGING = "RdBu_r"
 
 
@@ -123,6 +124,24 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
     return made
 
 
+def intervals(axes: Axes, names: Sequence[str], values: dict[str, Array]) -> None:
+    """Draw, a line a name from the top, the mean of values[name] (R,) with its 95% interval.
+
+    Replicas are small dots. Names without values keep their line free, so that panels can share
+    the axis.
+    """
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    for number, name in enumerate(names):
+        if name in values:
+            colour = COLOURS[number % len(COLOURS)]
+            found = mean_interval(values[name])
+            axes.plot(values[name], np.full(found.n, number), "o", color=colour, alpha=0.3, ms=3)
+            ends = [[found.mean - found.low], [found.high - found.mean]]
+            axes.errorbar(found.mean, number, xerr=ends, fmt="s", color=colour, capsize=3, ms=5)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
 def legend_below(made: Figure | SubFigure, axes: Axes, columns: int) -> None:
     """Put one legend for all panels below them."""
     handles, labels = axes.get_legend_handles_labels()
@@ -134,3 +153,42 @@ def tidy(axes: Axes, **settings: Any) -> None:
     axes.set(**settings)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def against_depth(
+    axes: Axes,
+    depth: Array,
+    values: Array,
+    band: tuple[Array, Array],
+    label: str,
+    number: int,
+    parts: Array | None = None,
+) -> None:
+    """Draw one value a layer, with the band of random layers behind it.
+
+    Infinite values are left out.
+
+    Parameters
+    ----------
+    axes : Axes
+    depth : Array, shape (L,)
+    values : Array, shape (L,)
+    band : (low, high), each of shape (L,)
+    label : str
+    number : int
+        Which colour, line style and marker.
+    parts : Array, shape (L, H), optional
+        Values of a layer's parts, as small dots.
+    """
+    colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
+    edges = np.concatenate([depth[:1] - 0.5, depth[1:] - 0.5, depth[-1:] + 0.5])
+    for low, high, left, right in zip(*band, edges, edges[1:], strict=False):
+        axes.fill_between([left, right], low, high, color="0.85", linewidth=0, zorder=0)
+    if parts is not None:
+        where = np.repeat(depth, parts.shape[1])
+        axes.plot(where, parts.ravel(), ".", color=colour, alpha=0.25, markersize=3, zorder=1)
+    shown = np.where(np.isfinite(values), values, np.nan)
+    marker = MARKERS[number % len(MARKERS)]
+    axes.plot(
+        depth, shown, style, marker=marker, color=colour, label=label, markersize=4, linewidth=1.3
+    )
