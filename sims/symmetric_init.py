@@ -1,0 +1,250 @@
+"""Does starting from a symmetric W_qk make masked training faster, and is it the symmetry?
+
+The paper copies W_k into W_q once, before training, and reports encoders that reach the plain run's
+final loss up to 73% earlier; decoders gain nothing, lose the symmetry quickly, and |W_qk|/|sym
+W_qk| added to the loss gains nothing either. Copying also raises |W_qk|: here two more starts hold
+the Frobenius norm of each head's W_qk, so that symmetry and scale are told apart. Transformers with
+three layers (pre-norm, feed-forward, two heads) are trained on masked tokens, of text and of random
+chains in which x_t depends on x_{t-2} (lag2, one chain a replica), under the bidirectional and the
+causal mask, from the same initial draws and on the same tokens:
+  random             plain
+  symmetric          W_k = W_q
+  random_matched     plain, each head's W_qk rescaled to the norm of symmetric
+  symmetric_matched  symmetric, each head's W_qk rescaled to the norm of plain
+  penalty            plain, with the mean over layers of |W_qk|/|sym W_qk| added to the loss
+  redrawn            control: plain, from other initial draws
+Speed-up of a run over another: (T - first step at which it reaches the other's final held-out
+loss)/T, as in the paper, which is never negative: between two plain runs it is above 0 half of the
+time. Net speed-up: that, minus the same the other way round; 0 on average between equals.
+
+Primary claims, for each source, decided by the 95% interval over replicas, which are paired:
+  1. Symmetric start, bidirectional mask: net speed-up of symmetric over random above 0.
+  2. It is the symmetry: net speed-up of symmetric_matched over random above 0, same mask.
+  3. Causal mask, no gain: net speed-up of symmetric over random below 0.1.
+  4. Causal mask, symmetry is lost: from the symmetric start, the symmetry of W_qk after training is
+     lower than under the bidirectional mask (difference above 0), and quickly: after a quarter of
+     training it is below 0.5.
+  5. Penalty, no gain: net speed-up of penalty over random below 0.1, for each mask.
+Secondary claims and controls, corrected for their number by Holm's method, for each source:
+  6. Final held-out loss, for each mask: symmetric_matched below random, symmetric below
+     random_matched (symmetry at either scale), random_matched below random (scale alone).
+  7. The penalty does its work: symmetry of W_qk after training above 0.9, for each mask.
+  8. The bidirectional mask makes the plain start symmetric: symmetry after training minus before
+     above 0, and minus that under the causal mask above 0.
+  9. Control: net speed-up of redrawn over random below 0.1, bidirectional mask.
+"Undertrained": on chains, training removed less than half of the initial loss above the best
+reachable one; on text, the final loss is not below that of the symbols' frequencies (means over
+replicas). No verdict is drawn from such a run. Symmetry is of W_qk summed over heads, the mean over
+layers; the learning rate is constant.
+
+Training is in float32 unless --dtype says otherwise. The default run takes about four minutes with
+--workers 2 on two cores, --quick some ten seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from symmetric_init_report import report, write
+from symmetric_init_training import (
+    MASKS,
+    SOURCES,
+    STARTS,
+    Setting,
+    form_symmetry,
+    net_speed_up,
+    train,
+    undertrained,
+)
+
+from minattn import checks, experiment, sweep
+from minattn.arrays import Array
+from minattn.claims import Claim, Rule, above, below, holm, judge
+from minattn.data import load_text
+from minattn.engines import NAMES as ENGINES
+from minattn.engines import choose
+from minattn.params import DTYPES
+
+NAME = "symmetric_init"
+FASTER, NO_GAIN = above(0), 0.1
+Key = tuple[str, str, str]  # source, mask, start
+Results = dict[Key, dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What --quick makes smaller."""
+
+    replicas: int
+    steps: int
+    layers: int
+    width: int
+    feed_forward: int
+    n_symbols: int
+    length: int
+    record_every: int
+    held_out_windows: int
+
+
+FULL = Size(8, 800, 3, 32, 64, 16, 24, 40, 128)
+QUICK = Size(3, 30, 2, 16, 16, 8, 16, 5, 32)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train every setting, then report."""
+    options = parse(arguments)
+    if "text" in options.sources:
+        corpus = load_text(options.text)
+        for part in (corpus.train, corpus.validation):
+            part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
+    with experiment.result_folder(options.out) as folder:
+        results = run_all(options)
+        claims = [*primary(results), *holm(secondary(results))]
+        report(results, claims)
+        settings = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
+        settings["first"] = asdict(setting_of(options, *next(iter(results))))
+        engine = choose(options.engine, options.dtype).name
+        summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+        write(results, summary, folder)
+        folder.complete()
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {experiment.publish(options.out, NAME)}")
+
+
+def parse(arguments: list[str] | None) -> Namespace:
+    """Read the options; what --quick makes smaller has defaults of its own."""
+    parser = experiment.parser(NAME, __doc__)
+    text = f"comma-separated, of {', '.join(SOURCES)} (default all)"
+    parser.add_argument("--sources", default=",".join(SOURCES), metavar="LIST", help=text)
+    for name in ("replicas", "steps", "layers", "width"):
+        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
+        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_argument(
+        "--penalty-weight", type=float, default=1.0, help="of |W_qk|/|sym W_qk| (default 1)"
+    )
+    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of training")
+    parser.add_argument(
+        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
+    )
+    sweep.add_options(parser)
+    options = parser.parse_args(arguments)
+    options.sources = experiment.names(options.sources, "--sources", SOURCES)
+    for field, value in asdict(QUICK if options.quick else FULL).items():
+        if getattr(options, field, None) is None:
+            setattr(options, field, value)
+    for name in ("replicas", "steps", "layers", "width"):
+        checks.integer(f"--{name}", getattr(options, name), minimum=1)
+    if options.width % 2:
+        checks.fail("--width", options.width, "an even number, for two heads")
+    checks.real("--penalty-weight", options.penalty_weight, minimum=0.0)
+    checks.integer("--seed", options.seed, minimum=0)
+    return options
+
+
+def run_all(options: Namespace) -> Results:
+    """Train every setting; the control under the bidirectional mask alone."""
+    settings = {
+        (source, mask, start): setting_of(options, source, mask, start)
+        for source in options.sources
+        for mask in MASKS
+        for start in STARTS
+        if start != "redrawn" or mask == "bidirectional"
+    }
+    found = sweep.run(
+        train,
+        list(settings.values()),
+        folder=sweep.folder_beside(options.out),
+        workers=options.workers,
+        scheduler=options.scheduler,
+        resume=options.resume,
+        label=NAME,
+    )
+    return dict(zip(settings, found, strict=True))
+
+
+def setting_of(options: Namespace, source: str, mask: str, start: str) -> Setting:
+    """Return one setting as the options have it."""
+    return Setting(
+        source=source,
+        mask=mask,
+        start=start,
+        heads=2,
+        batch_size=8,
+        learning_rate=3e-3,
+        penalty_weight=options.penalty_weight,
+        seed=options.seed,
+        engine=choose(options.engine, options.dtype).name,
+        dtype=options.dtype,
+        text=None if options.text is None else str(options.text.resolve()),
+        **{field: getattr(options, field) for field in Size.__dataclass_fields__},
+    )
+
+
+def compare(text: str, one: dict[str, Array], other: dict[str, Array], rule: Rule) -> Claim:
+    """Judge the net speed-up of one run over another."""
+    predicted = f"net speed-up {'> 0' if rule == FASTER else f'< {NO_GAIN:g}'}"
+    return judge(text, predicted, net_speed_up(one, other), rule, undertrained(one, other))
+
+
+def primary(results: Results) -> Iterator[Claim]:
+    """Claims 1 to 5 of the docstring."""
+    for source in dict.fromkeys(source for source, *_ in results):
+        free = {start: results[source, "bidirectional", start] for start in STARTS}
+        causal = {s: results[source, "causal", s] for s in STARTS if s != "redrawn"}
+        text = f"{source}: a symmetric start is faster"
+        yield compare(text, free["symmetric"], free["random"], FASTER)
+        text = f"{source}: a symmetric start at the plain norm is faster"
+        yield compare(text, free["symmetric_matched"], free["random"], FASTER)
+        text = f"{source}, causal mask: a symmetric start gains nothing"
+        yield compare(text, causal["symmetric"], causal["random"], below(NO_GAIN))
+        one, other = free["symmetric"], causal["symmetric"]
+        text = f"{source}: from the symmetric start the causal mask keeps less symmetry"
+        values = form_symmetry(one) - form_symmetry(other)
+        bad = undertrained(one, other)
+        yield judge(text, "bidirectional - causal > 0", values, above(0), bad)
+        text = f"{source}, causal mask: symmetry is lost in a quarter of training"
+        yield judge(text, "symmetry < 0.5", form_symmetry(other, 0.25), below(0.5), bad)
+        for mask, runs in (("bidirectional", free), ("causal", causal)):
+            text = f"{source}, {mask} mask: penalising asymmetry gains nothing"
+            yield compare(text, runs["penalty"], runs["random"], below(NO_GAIN))
+
+
+def secondary(results: Results) -> Iterator[Claim]:
+    """Claims 6 to 9 of the docstring."""
+    pairs = {
+        ("symmetric_matched", "random"): "symmetric below plain, at the plain norm",
+        ("symmetric", "random_matched"): "symmetric below plain, at the symmetric norm",
+        ("random_matched", "random"): "plain at the symmetric norm below plain",
+    }
+    for source in dict.fromkeys(source for source, *_ in results):
+        for mask in MASKS:
+            for (one, other), text in pairs.items():
+                runs = [results[source, mask, start] for start in (other, one)]
+                values = np.subtract(*(run["loss"][-1] for run in runs))
+                claim = f"{source}, {mask} mask, final loss: {text}"
+                yield judge(claim, "difference > 0", values, above(0), undertrained(*runs))
+            run = results[source, mask, "penalty"]
+            claim = f"{source}, {mask} mask: the penalty makes W_qk symmetric"
+            bad = undertrained(run)
+            yield judge(claim, "symmetry > 0.9", form_symmetry(run), above(0.9), bad)
+        free, causal = (results[source, mask, "random"] for mask in MASKS)
+        values, bad = form_symmetry(free) - form_symmetry(free, 0.0), undertrained(free)
+        claim = f"{source}: masked training makes the plain start symmetric"
+        yield judge(claim, "after - before > 0", values, above(0), bad)
+        values, bad = form_symmetry(free) - form_symmetry(causal), undertrained(free, causal)
+        claim = f"{source}: and more so than under the causal mask"
+        yield judge(claim, "bidirectional - causal > 0", values, above(0), bad)
+        claim = f"{source}, control: other initial draws gain nothing"
+        redrawn = results[source, "bidirectional", "redrawn"]
+        yield compare(claim, redrawn, free, below(NO_GAIN))
+
+
+if __name__ == "__main__":
+    sys.exit(experiment.run(main))
