@@ -48,7 +48,9 @@ ALTERED = {
 @given(seed=seeds, size=sizes)
 def test_altered_statements_do_not_hold(alteration, seed, size):
     claim = check("Prop A.7", seed, **QUICK, **size, **ALTERED[alteration])
-    assert claim.verdict == "does not hold"
+    # A drawn alteration may be slight, as sigma near 1 forgotten: then more draws are asked for.
+    assert claim.verdict in ("does not hold", "inconclusive")
+    assert claim.verdict == "does not hold" or "would settle it" in claim.found
 
 
 @settings(max_examples=5)

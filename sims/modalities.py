@@ -1,0 +1,284 @@
+"""Does the contrast between bidirectional and causal training survive the modality?
+
+The three arms (next token under the causal mask; masked token under the bidirectional mask; masked
+token under the causal mask) are trained on
+
+  text     characters (Python's help, or --text)
+  images   scikit-learn's handwritten digits, 8 x 8 pixels in 8 levels, row by row: a window is one
+           image (extra "images": pip install 'minattn[images]'; left out if that is missing, unless
+           --modalities asks for it)
+  sound    samples in 16 levels after the mu-law, of --wav FILE; without one, of a synthetic
+           mixture of tones that this script writes (tones.wav in the result folder)
+
+and, as controls, on the same symbols shuffled: drawn one by one, with nothing to learn from the
+context. The same windows of 64 tokens, two layers and optimiser everywhere. Replicas share the
+material; they differ in initial parameters and windows, and intervals speak of these.
+
+Primary claims, for each modality, by the 95% interval over replicas, arms paired by replica. Scores
+are of the change of W_qk at the end of training, the mean over layers:
+  1. The mask alone makes the change more symmetric: masked bidirectional - masked causal above 0.
+  2. The paper's contrast in symmetry: masked bidirectional - next token above 0.
+  3. Columns are more spread than rows after next-token training: dispersion above 0.
+  4. <Ghat, D> equals minus the loss's derivative along a random full-rank D: relative residual at
+     most 1e-9 in float64, in every arm, layer and replica.
+Secondary claims and controls, corrected for their number by Holm's method:
+  5. Columns dominate after next-token training: directionality below 0.
+  6. The paper's contrast in directionality: next token - masked bidirectional below 0.
+  7. Columns are more spread than rows after masked causal training: dispersion above 0.
+  8. Controls: shuffled symbols move W_qk less than half as much, masked bidirectional (ratio of
+     the norms of the change below 0.5); an untrained W_qk is not symmetric (below 0.1).
+"Undertrained": the held-out loss is not below that of symbol frequencies alone (mean over
+replicas); no verdict is drawn from such an arm. Training is in float32.
+
+The default run takes one to two minutes on two cores (--workers 2), --quick a few seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from modalities_figures import draw
+from modalities_models import LEARNING_RATE, MODALITIES, RATE, Setting, material, tones, train
+
+from minattn import checks, experiment, sweep
+from minattn.arrays import Array
+from minattn.claims import Claim, above, at_most, below, holm, judge, mean_interval, table
+from minattn.comparison import ARMS
+from minattn.data import write_wav
+from minattn.engines import NAMES as ENGINES
+from minattn.engines import choose
+
+NAME = "modalities"
+MASKED, NEXT, MASKED_CAUSAL = "masked_bidirectional", "next_causal", "masked_causal"
+Results = dict[Setting, dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What --quick makes smaller."""
+
+    replicas: int
+    steps: int
+    width: int
+    layers: int
+    length: int
+    record_every: int
+
+
+FULL = Size(8, 600, 32, 2, 64, 25)
+QUICK = Size(2, 10, 8, 1, 16, 5)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train every arm on every modality, then report."""
+    options = parse(arguments)
+    materials = load(options)
+    with experiment.result_folder(options.out) as folder:
+        settings = all_settings(options, materials)
+        split = {name: getattr(options, name) for name in ("workers", "scheduler", "resume")}
+        kept = sweep.folder_beside(options.out)
+        found = sweep.run(train, settings, folder=kept, label=NAME, **split)
+        results = dict(zip(settings, found, strict=True))
+        claims = [*primary(results), *holm(secondary(results))]
+        report(results, claims)
+        said = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
+        said |= {"learning_rate": LEARNING_RATE}
+        summary = experiment.summary(NAME, said, options.seed, options.engine, claims)
+        summary |= {"complete": True, "training": training_rows(results)}
+        summary |= {"scores": scores(results), "materials": materials}
+        experiment.write_json(folder.path("summary.json"), summary)
+        if "sound" in options.modalities and options.wav is None:
+            write_wav(folder.path("tones.wav"), tones(options.seed), RATE)
+        draw(results, {name: entry["title"] for name, entry in materials.items()}, folder)
+        folder.complete()
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {experiment.publish(options.out, NAME)}")
+
+
+def parse(arguments: list[str] | None) -> Namespace:
+    """Read the options; what --quick makes smaller has defaults of its own."""
+    parser = experiment.parser(NAME, __doc__)
+    known = ", ".join(MODALITIES)
+    parser.add_argument(
+        "--modalities", metavar="LIST", help=f"comma-separated, of {known} (default all)"
+    )
+    for name in ("replicas", "steps", "width"):
+        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
+        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_argument(
+        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
+    )
+    parser.add_argument("--wav", type=Path, metavar="FILE", help="a PCM WAV file")
+    sweep.add_options(parser)
+    options = parser.parse_args(arguments)
+    options.modalities = chosen_modalities(options.modalities)
+    for field, value in asdict(QUICK if options.quick else FULL).items():
+        if getattr(options, field, None) is None:
+            setattr(options, field, value)
+    for name in ("replicas", "steps", "width"):
+        checks.integer(f"--{name}", getattr(options, name), minimum=1)
+    checks.integer("--seed", options.seed, minimum=0)
+    options.engine = choose(options.engine, "float32").name
+    return options
+
+
+def chosen_modalities(asked: str | None) -> tuple[str, ...]:
+    """Return the modalities asked for; by default all that can be loaded here."""
+    if asked is not None:
+        return experiment.names(asked, "--modalities", MODALITIES)
+    if find_spec("sklearn") is not None:
+        return MODALITIES
+    print("without images: scikit-learn is missing (pip install 'minattn[images]')")
+    return tuple(name for name in MODALITIES if name != "images")
+
+
+def load(options: Namespace) -> dict[str, Any]:
+    """Check before any training that everything can be loaded and is long enough."""
+    found = {}
+    for name in options.modalities:
+        source = material(name, options.seed, *paths(options))
+        for part in (source.train, source.validation):
+            part.sample(1, options.length, np.random.default_rng(0))
+        facts = {"title": source.title, "sha256": source.sha256, "n_symbols": source.n_symbols}
+        found[name] = facts
+    return found
+
+
+def paths(options: Namespace) -> tuple[str | None, str | None]:
+    """Return --text and --wav as what JSON can hold."""
+    return options.text and str(options.text), options.wav and str(options.wav)
+
+
+def all_settings(options: Namespace, materials: dict[str, Any]) -> list[Setting]:
+    """Return every arm of every modality, and the shuffled controls."""
+    names = ("seed", "replicas", "steps", "width", "layers", "length", "record_every", "engine")
+    sizes = {name: getattr(options, name) for name in names}
+    places = [(name, False, arm) for name, arm in product(options.modalities, ARMS)]
+    places += [(name, True, MASKED) for name in options.modalities]
+    text, wav = paths(options)
+    return [
+        Setting(*place, **sizes, text=text, wav=wav, sha256=materials[place[0]]["sha256"])
+        for place in places
+    ]
+
+
+def primary(results: Results) -> Iterator[Claim]:
+    """Claims 1 to 4 of the docstring."""
+    for name in modalities(results):
+        masked, few = score(results, name, MASKED, "symmetry")
+        contrasts = {
+            MASKED_CAUSAL: "the mask alone makes the change of W_qk more symmetric",
+            NEXT: "masked bidirectional training makes the change more symmetric than next token",
+        }
+        for arm, text in contrasts.items():
+            other, few_too = score(results, name, arm, "symmetry")
+            claim, short = f"{name}: {text}", few or few_too
+            yield judge(claim, "difference > 0", masked - other, above(0), short)
+        values, few = score(results, name, NEXT, "dispersion")
+        claim = f"{name}: columns more spread than rows after next token"
+        yield judge(claim, "dispersion > 0", values, above(0), few)
+    residuals = [result["proof_residual"].ravel() for result in results.values()]
+    claim = "<Ghat, D> = -dL/dD along a full-rank D, every arm"
+    yield judge(claim, "residual < 1e-9", np.concatenate(residuals), at_most(1e-9))
+
+
+def secondary(results: Results) -> Iterator[Claim]:
+    """Claims 5 to 8 of the docstring."""
+    for name in modalities(results):
+        values, few = score(results, name, NEXT, "directionality")
+        claim = f"{name}: columns dominate after next token"
+        yield judge(claim, "directionality < 0", values, below(0), few)
+        masked, few_too = score(results, name, MASKED, "directionality")
+        claim = f"{name}: directionality, next token against masked bidirectional"
+        yield judge(claim, "difference < 0", values - masked, below(0), few or few_too)
+        values, few = score(results, name, MASKED_CAUSAL, "dispersion")
+        claim = f"{name}: columns more spread than rows after masked causal"
+        yield judge(claim, "dispersion > 0", values, above(0), few)
+        moved, few = score(results, name, MASKED, "norm")
+        alone, _ = score(results, name, MASKED, "norm", shuffled=True)
+        claim = f"control, {name}: shuffled symbols move W_qk less, masked bidirectional"
+        yield judge(claim, "ratio < 0.5", alone / moved, below(0.5), few)
+    start = next(iter(results.values()))["untrained_symmetry"]
+    yield judge("control: an untrained W_qk is not symmetric", "about 1/d", start, below(0.1))
+
+
+def modalities(results: Results) -> list[str]:
+    """Return the modalities that there are results of."""
+    return list(dict.fromkeys(place.modality for place in results))
+
+
+def score(
+    results: Results, modality: str, arm: str, name: str, shuffled: bool = False
+) -> tuple[Array, bool]:
+    """Return a score of the change at the end, the mean over layers (R,); whether undertrained."""
+    for place, result in results.items():
+        if (place.modality, place.arm, place.shuffled) == (modality, arm, shuffled):
+            values = np.nan_to_num(result[f"change_{name}"][-1], posinf=10.0, neginf=-10.0)
+            return values.mean(axis=0), undertrained(result)
+    raise KeyError(modality, arm, shuffled)
+
+
+def undertrained(result: dict[str, Array]) -> bool:
+    """Whether training did not get below the loss of symbol frequencies alone."""
+    return float(result["loss"][-1].mean()) >= float(result["goal"].mean())
+
+
+def report(results: Results, claims: list[Claim]) -> None:
+    """Print how far each arm was trained, and the table of claims."""
+    heads = ("loss", "frequencies", "symmetry", "dispersion", "direct.")
+    print(f"\n{'modality':10}{'arm':40}" + "".join(f"{head:>13}" for head in heads))
+    for row in training_rows(results):
+        numbers = [row["goal"], *(row[name] for name in SHOWN)]
+        loss = f"{row['loss_initial']:.2f} > {row['loss_final']:.2f}"
+        note = "  undertrained" if row["undertrained"] and not row["shuffled"] else ""
+        title = row["title"] + (", shuffled" if row["shuffled"] else "")
+        cells = "".join(f"{number:13.2f}" for number in numbers)
+        print(f"{row['modality']:10}{title:40.40}{loss:>13}{cells}{note}")
+    print("\nHeld-out loss in nats, beside that of symbol frequencies; scores of the change.\n")
+    print(f"{table(claims)}\n")
+    print("Intervals are over replicas; of residuals, the range.\n")
+
+
+SHOWN = ("symmetry", "dispersion", "directionality")
+
+
+def training_rows(results: Results) -> list[dict[str, Any]]:
+    """Return for each arm its losses and the scores of the change."""
+    rows = []
+    for place, result in results.items():
+        row = {"modality": place.modality, "arm": place.arm, "title": ARMS[place.arm].title}
+        row |= {"shuffled": place.shuffled, "goal": result["goal"].mean()}
+        row |= {"loss_initial": result["loss"][0].mean(), "loss_final": result["loss"][-1].mean()}
+        row |= {"undertrained": undertrained(result)}
+        for name in SHOWN:
+            row[name] = score(results, place.modality, place.arm, name, place.shuffled)[0].mean()
+        rows.append(row)
+    return rows
+
+
+def scores(results: Results) -> dict[str, Any]:
+    """Return mean and interval of every metric's last record, by modality, arm and layer."""
+    found: dict[str, Any] = {}
+    for place, result in results.items():
+        arm = place.arm + ("_shuffled" if place.shuffled else "")
+        entry = found.setdefault(place.modality, {}).setdefault(arm, {})
+        for name, values in result.items():
+            if values.ndim != 3 or name == "change_of_first_replica":
+                continue
+            rows = [mean_interval(row) if np.isfinite(row).all() else None for row in values[-1]]
+            entry[name] = [r and {"mean": r[0], "low": r[1], "high": r[2]} for r in rows]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(experiment.run(main))
