@@ -45,7 +45,7 @@ def test_prop_a15(seed, width):
     assert claim.verdict == "holds only if 8/n is read as 1/n"
     assert claim.measured == pytest.approx(1 / 8, rel=0.1)
     assert check("Prop A.15", constant=1.0, **given_as).verdict == "holds in expectation"
-    for altered in ({"mended": 2.0}, {"law": lambda rng, s: 1 + rng.standard_normal(s)}):
+    for altered in ({"mended": 2.0}, {"law": lambda rng, s: 0.5 + rng.standard_normal(s)}):
         assert check("Prop A.15", **given_as, **altered).verdict == "does not hold"
     assert check("Prop A.15", seed, 2000, width=width).verdict == "inconclusive"
 
