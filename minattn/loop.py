@@ -115,7 +115,7 @@ class Loop:
         recording = run.step % self.record_every == 0
         streams = run.streams()
         try:
-            outcome, penalty, tape = self.evaluate(run, recording and bool(self.observers))
+            outcome, penalty, tape = self.evaluate(run, recording)
             values = self.observe(run, outcome, penalty, tape) if recording else None
         except BaseException:
             run.rewind(streams)
@@ -130,16 +130,22 @@ class Loop:
         run.whole = True
         return outcome.loss
 
-    def evaluate(self, run: Run, fresh: bool) -> tuple[Outcome, Array | None, Tape | None]:
+    @property
+    def lends(self) -> bool:
+        """Whether every observer leaves the arrays alone, so that none need be its own."""
+        return all(getattr(observer, "transient", False) for observer in self.observers)
+
+    def evaluate(self, run: Run, recording: bool) -> tuple[Outcome, Array | None, Tape | None]:
         """Draw a batch; return loss and gradients, the penalty's value, and for records the tape.
 
-        Gradients are those of loss and penalty together, the tape is of the loss alone. Unless
-        `fresh`, their arrays are used again in the next step.
+        Gradients are those of loss and penalty together, the tape is of the loss alone. Their
+        arrays are used again in the next step, but for those of a record that observers may keep.
         """
         problem, _ = pose(self.config, run.params, self.draw(run))
-        buffers = () if fresh else (self.workspaces, self.grads)
+        kept = recording and not self.lends
+        buffers = () if kept else (self.workspaces, self.grads)
         outcome = take(self.engine, self.config, run.params, problem, *buffers)
-        tape = outcome.tape() if fresh else None
+        tape = outcome.tape() if recording and self.observers else None
         value = None
         if self.penalty is not None:
             value, grads = self.penalty(dict(run.params))
@@ -176,9 +182,10 @@ class Loop:
         values: dict[str, Any] = {"loss": outcome.loss}
         if penalty is not None:
             values["penalty"] = penalty
-        # Copies: what an observer does to its arrays must not reach the training.
-        params = {name: value.copy() for name, value in run.params.items()}
-        grads = {name: value.copy() for name, value in outcome.grads.items()}
+        params, grads = run.params, outcome.grads
+        if not self.lends:  # what an observer does to its arrays must not reach the training
+            params = {name: value.copy() for name, value in params.items()}
+            grads = {name: value.copy() for name, value in grads.items()}
         for observer in self.observers:
             assert tape is not None
             found = observer(run.step, params, grads, tape)
@@ -195,7 +202,7 @@ class Loop:
         is, so that a saved one can go on.
         """
         last = copy.deepcopy(run)
-        last.record(self.observe(last, *self.evaluate(last, fresh=True)))
+        last.record(self.observe(last, *self.evaluate(last, recording=True)))
         return last
 
     def settings(self) -> dict[str, Any]:

@@ -1,8 +1,13 @@
-"""Observers for `fit`: the account of what training does to W_qk, and the loss on unseen tokens."""
+"""Observers for `fit`: the account of what training does to W_qk, and the loss on unseen tokens.
+
+Both are `transient`: they keep nothing of what they are given, and change none of it, so that `fit`
+need not make copies for them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,7 +15,6 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import Reference
-from minattn.loop import Observer
 from minattn.model import Tape
 from minattn.objectives import Batch
 from minattn.params import W_qk, check_params
@@ -19,7 +23,36 @@ from minattn.step import mean_loss
 from minattn.update import implicit_update
 
 
-def account(config: TransformerConfig, initial: Params) -> Observer:
+@dataclass(frozen=True)
+class Account:
+    """Observer made by `account`."""
+
+    config: TransformerConfig
+    start: Array  # W_qk of every layer (layers, R, d, d) that the change is counted from
+
+    transient: ClassVar[bool] = True
+
+    def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
+        """Return the metrics that `account` lists."""
+        config, now = self.config, _forms(self.config, params)
+        if now.shape != self.start.shape:
+            got = f"{self.start.shape[1]} replicas"
+            checks.fail("initial", got, f"{now.shape[1]}, as params have")
+        updates = [implicit_update(config, params, tape, layer) for layer in range(config.layers)]
+        totals = np.stack([update.total for update in updates])  # (layers, R, H, d, d)
+        change = now - self.start
+        # One call for all matrices: at small widths, a call costs more than a matrix.
+        found = scores(np.concatenate([now[:, :, None], change[:, :, None], totals], axis=2))
+        row: dict[str, Any] = {}
+        for name, values in found._asdict().items():
+            row |= {name: values[..., 0], "change_" + name: values[..., 1]}
+        row["change_norm"] = np.linalg.norm(change, axis=(-2, -1))
+        row["update_symmetry"] = np.mean(np.asarray(found.symmetry)[..., 2:], axis=-1)
+        agreement, pairs = zip(*(update.agreement() for update in updates), strict=True)
+        return row | {"agreement": np.stack(agreement), "agreement_pairs": np.stack(pairs)}
+
+
+def account(config: TransformerConfig, initial: Params) -> Account:
     """Return an observer of the scores of every layer's W_qk, of its change, and of its update.
 
     Each metric is (layers, R) at a record: "symmetry", "directionality",
@@ -40,26 +73,23 @@ def account(config: TransformerConfig, initial: Params) -> Observer:
         If `initial` does not fit the model or, at a record, the parameters beside it.
     """
     check_params(config, initial)
-    start = _forms(config, initial)
+    return Account(config, _forms(config, initial))
 
-    def observe(step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
-        now = _forms(config, params)
-        if now.shape != start.shape:
-            checks.fail("initial", f"{start.shape[1]} replicas", f"{now.shape[1]}, as params have")
-        updates = [implicit_update(config, params, tape, layer) for layer in range(config.layers)]
-        totals = np.stack([update.total for update in updates])  # (layers, R, H, d, d)
-        change = now - start
-        # One call for all matrices: at small widths, a call costs more than a matrix.
-        found = scores(np.concatenate([now[:, :, None], change[:, :, None], totals], axis=2))
-        row: dict[str, Any] = {}
-        for name, values in found._asdict().items():
-            row |= {name: values[..., 0], "change_" + name: values[..., 1]}
-        row["change_norm"] = np.linalg.norm(change, axis=(-2, -1))
-        row["update_symmetry"] = np.mean(np.asarray(found.symmetry)[..., 2:], axis=-1)
-        agreement, pairs = zip(*(update.agreement() for update in updates), strict=True)
-        return row | {"agreement": np.stack(agreement), "agreement_pairs": np.stack(pairs)}
 
-    return observe
+@dataclass(frozen=True)
+class HeldOutLoss:
+    """Observer made by `held_out_loss`."""
+
+    config: TransformerConfig
+    batch: Batch
+    name: str
+    engine: str | Reference
+
+    transient: ClassVar[bool] = True
+
+    def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
+        """Return the loss (R,) under its name."""
+        return {self.name: mean_loss(self.config, params, self.batch, self.engine)}
 
 
 def held_out_loss(
@@ -67,7 +97,7 @@ def held_out_loss(
     batch: Batch,
     name: str = "held_out_loss",
     engine: str | Reference = "auto",
-) -> Observer:
+) -> HeldOutLoss:
     """Return an observer of the loss (R,) on one fixed batch.
 
     Parameters
@@ -85,11 +115,7 @@ def held_out_loss(
     """
     if not isinstance(batch, Batch):
         checks.fail("batch", type(batch).__name__, "a minattn.Batch")
-
-    def observe(step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
-        return {name: mean_loss(config, params, batch, engine)}
-
-    return observe
+    return HeldOutLoss(config, batch, name, engine)
 
 
 def _forms(config: TransformerConfig, params: Params) -> Array:
