@@ -29,6 +29,15 @@ _LIBRARIES = ("numpy", "numba", "scipy", "matplotlib")
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints end like every other bad argument."""
 
+    def parse_args(self, *arguments: Any, **options: Any) -> Any:
+        """Parse; fail now rather than after the run where its results could not be published."""
+        found = super().parse_args(*arguments, **options)
+        if getattr(found, "publish", False):
+            name = Path(self.prog).stem
+            with result_folder(RESULTS / "published" / name):
+                pass
+        return found
+
     def error(self, message: str) -> NoReturn:
         """Raise the complaint instead of printing the usage and exiting."""
         raise ValueError(message)

@@ -212,6 +212,7 @@ def prove_update(
     ValueError
         If the arguments do not fit.
     """
+    check_params(config, params)
     layer = _check_layer(config, layer)
     _, _, tape = loss_and_grad(config, params, batch, engine)
     total = implicit_update(config, params, tape, layer).total

@@ -1,6 +1,7 @@
 """The account and the held-out loss: each number against its definition."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -104,3 +105,40 @@ def test_bad_arguments():
         observed(case, ma.init_params(CONFIG, replicas=2))
     with pytest.raises(ValueError, match=r"^batch: got ndarray, needs a minattn.Batch"):
         ma.held_out_loss(CONFIG, case.batch.inputs)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "numba"])
+def test_lent_arrays_change_neither_training_nor_records(engine):
+    config = ma.TransformerConfig(vocab_size=5, width=8, layers=2, heads=2, max_length=8)
+    initial = ma.init_params(config, 3)
+    chain = ma.data.MarkovChain.random(5, concentration=1.0, seed=0)
+    lent = ma.account(config, initial)
+    kept = []
+
+    def owned(step, params, grads, tape):  # not transient: it gets arrays of its own
+        kept.append((params, grads, tape))
+        return lent(step, params, grads, tape)
+
+    options = {"steps": 7, "batch_size": 4, "length": 8, "record_every": 2, "engine": engine}
+    runs = [
+        ma.fit(config, initial, chain, ma.next_token, observe=observe, **options)
+        for observe in (lent, owned, ())
+    ]
+    for name, value in runs[2].params.items():
+        assert all(np.array_equal(run.params[name], value) for run in runs[:2])
+    assert runs[0].metrics.keys() == runs[1].metrics.keys()
+    for name, value in runs[1].metrics.items():
+        assert np.array_equal(runs[0].metrics[name], value, equal_nan=True), name
+    assert len({id(tape.final) for _, _, tape in kept}) == len(kept) == 5
+
+
+def test_observers_can_be_pickled():
+    config = ma.TransformerConfig(vocab_size=5, width=8, layers=1, heads=2, max_length=8)
+    params = ma.init_params(config)
+    batch = ma.next_token(np.arange(5)[None])
+    _, _, tape = ma.loss_and_grad(config, params, batch)
+    for observer in (ma.account(config, params), ma.held_out_loss(config, batch)):
+        one, other = observer, pickle.loads(pickle.dumps(observer))
+        found = one(0, params, {}, tape), other(0, params, {}, tape)
+        for name, value in found[0].items():
+            assert np.array_equal(value, found[1][name], equal_nan=True)
