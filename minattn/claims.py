@@ -18,6 +18,7 @@ import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array
+from minattn.intervals import mean_and_error, mean_interval, replicates
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -25,7 +26,6 @@ INCONCLUSIVE = "inconclusive"
 UNDERTRAINED = "undertrained"  # measured before the models were trained: no verdict is drawn
 VERDICTS = (HOLDS, DOES_NOT_HOLD, INCONCLUSIVE, UNDERTRAINED)
 
-LEVEL = 0.95  # of the intervals that decide claims
 _ERROR = 0.05  # 1 - LEVEL, which in floating point is a little more
 
 _REPORTED = ("claim", "predicted", "measured", "interval", "rule", "verdict")
@@ -85,72 +85,6 @@ def _json_safe(value: Any) -> Any:
     return number if math.isfinite(number) else str(number)
 
 
-class Estimate(NamedTuple):
-    """A mean over n replicas and its interval; numbers, or arrays of one shape."""
-
-    mean: Any
-    low: Any
-    high: Any
-    n: int
-
-
-def mean_interval(values: Any, level: float = LEVEL) -> Estimate:
-    """Student-t interval for the mean over independent replicas.
-
-    Parameters
-    ----------
-    values : array_like, shape (n, ...)
-        One entry a replica along the first axis.
-    level : float
-        Probability that the interval covers the mean, in (0, 1).
-
-    Returns
-    -------
-    Estimate
-        Each entry of shape (...). No spread gives an interval of no width. A single replica says
-        nothing about spread: its interval is (-inf, inf).
-
-    Raises
-    ------
-    ValueError
-        If there is no replica, a value is not a finite real number, or `level` is not in (0, 1).
-    """
-    level = checks.real("level", level, 0.0, 1.0)
-    if level in (0.0, 1.0):
-        checks.fail("level", level, "a number strictly between 0 and 1")
-    replicas = _replicates(values)
-    n = len(replicas)
-    mean, error = _mean_and_error(replicas)
-    from scipy.special import stdtrit
-
-    quantile = stdtrit(n - 1, (1.0 + level) / 2.0) if n > 1 else 1.0
-    return Estimate(mean, mean - quantile * error, mean + quantile * error, n)
-
-
-def _replicates(values: Any, infinite: bool = False) -> Array:
-    """Return `values` as float64 with a non-empty first axis, or fail; NaN always does."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "iuf":
-        checks.fail("values", f"an array of {array.dtype}", "an array of real numbers")
-    if array.ndim == 0 or array.size == 0:
-        checks.fail("values", f"the shape {array.shape}", "at least one replica on the first axis")
-    if np.isnan(array).any() or not (infinite or np.isfinite(array).all()):
-        checks.fail("values", "NaN or infinity", "numbers" if infinite else "finite numbers")
-    return array.astype(np.float64)
-
-
-def _mean_and_error(values: Array) -> tuple[Array, Array]:
-    """Return mean and standard error over the first axis; the error of one value is infinite."""
-    # Deviations from the first value are exactly 0 when all agree; those from a rounded mean are
-    # not, and would turn a constant into a significant difference.
-    shifted = values - values[0]
-    n = len(values)
-    mean = values[0] + shifted.mean(axis=0)
-    if n == 1:
-        return mean, np.full_like(mean, np.inf)[()]
-    return mean, np.std(shifted, axis=0, ddof=1) / math.sqrt(n)
-
-
 class Decision(NamedTuple):
     """What a rule reads off replicate values."""
 
@@ -200,7 +134,7 @@ def at_most(limit: float) -> Rule:
 
 
 def _compare(values: Any, threshold: float, upward: bool) -> Decision:
-    array = _replicates(values)
+    array = replicates(values)
     if array.ndim != 1:
         checks.fail("values", f"the shape {array.shape}", "one value a replica, shape (n,)")
     mean, low, high = (float(part) for part in mean_interval(array)[:3])
@@ -213,7 +147,7 @@ def _compare(values: Any, threshold: float, upward: bool) -> Decision:
 
 def _p_value(values: Array, threshold: float) -> float:
     """Two-sided Student-t test that the mean equals `threshold`; 1 for a single replica."""
-    mean, error = (float(part) for part in _mean_and_error(values))
+    mean, error = (float(part) for part in mean_and_error(values))
     if len(values) == 1 or mean == threshold:
         return 1.0
     if error == 0.0:
@@ -224,7 +158,7 @@ def _p_value(values: Array, threshold: float) -> float:
 
 
 def _bound(values: Any, limit: float) -> Decision:
-    array = _replicates(np.ravel(values), infinite=True)
+    array = replicates(np.ravel(values), infinite=True)
     low, high = float(array.min()), float(array.max())
     return Decision(high, (low, high), None, HOLDS if high <= limit else DOES_NOT_HOLD)
 

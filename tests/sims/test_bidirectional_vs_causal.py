@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "sims"))
 
 import bidirectional_vs_causal as sim  # noqa: E402
+import bidirectional_vs_causal_claims as claims  # noqa: E402
 
 from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS  # noqa: E402
 from minattn.comparison import ARMS  # noqa: E402
@@ -150,7 +151,7 @@ def test_matched_share_compares_equal_progress():
 
     fast = Fake([[0.0, 0.0], [0.6, 0.5], [0.9, 0.8]], [[0.0, 0.0], [0.1, 0.2], [0.3, 0.4]])
     slow = Fake([[0.0, 0.0], [0.2, 0.7], [0.5, 0.9]], [[0.0, 0.0], [0.5, 0.6], [0.7, 0.8]])
-    one, other = sim.at_matched_share(fast, slow)
+    one, other = claims.at_matched_share(fast, slow)
     assert one.tolist() == [0.1, 0.4]  # replica 0 stops at the slow arm's 0.5, replica 1 at 0.8
     assert other.tolist() == [0.7, 0.8]
 
