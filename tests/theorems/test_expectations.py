@@ -37,7 +37,7 @@ ALTERED = {
     "roles swapped": {"assemble": as_query},
     "no factor d": {"row_norm": lambda *a: own_norm(*a) / len(a[0])},
     "variance of another coordinate": {"row_norm": lambda *a: own_norm(*a)[::-1]},
-    "sigma forgotten": {"column_norm": lambda S, s, B: shared_norm(S, s**2, B)},
+    "sigma counted twice": {"column_norm": lambda S, s, B: shared_norm(S, 2 * s, B)},
     "sum of beta to the fourth": {"column_norm": lambda S, s, B: shared_norm(S, s, B**2)},
     "mean not zero": {"law": shifted},
 }
@@ -48,9 +48,7 @@ ALTERED = {
 @given(seed=seeds, size=sizes)
 def test_altered_statements_do_not_hold(alteration, seed, size):
     claim = check("Prop A.7", seed, **QUICK, **size, **ALTERED[alteration])
-    # A drawn alteration may be slight, as sigma near 1 forgotten: then more draws are asked for.
-    assert claim.verdict in ("does not hold", "inconclusive")
-    assert claim.verdict == "does not hold" or "would settle it" in claim.found
+    assert claim.verdict == "does not hold"
 
 
 @settings(max_examples=5)
