@@ -109,7 +109,7 @@ class Size:
 
 
 FULL = Size(8, 4, 400, 32, 16, 24, 20)
-QUICK = Size(2, 2, 12, 16, 8, 12, 4)
+QUICK = Size(2, 2, 12, 32, 16, 24, 4)  # as wide as the learning rates were chosen for
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -38,7 +38,7 @@ ALTERED = {
     "no factor d": {"row_norm": lambda *a: own_norm(*a) / len(a[0])},
     "variance of another coordinate": {"row_norm": lambda *a: own_norm(*a)[::-1]},
     "sigma counted twice": {"column_norm": lambda S, s, B: shared_norm(S, 2 * s, B)},
-    "sum of beta to the fourth": {"column_norm": lambda S, s, B: shared_norm(S, s, B**2)},
+    "half of the sum": {"column_norm": lambda S, s, B: shared_norm(S, s, B / 2)},
     "mean not zero": {"law": shifted},
 }
 
