@@ -37,17 +37,20 @@ def save(made: Figure, path: Path) -> None:
     made.savefig(path, dpi=150)
 
 
-def curve(axes: Axes, steps: Array, values: Array, label: str, number: int) -> None:
+def curve(
+    axes: Axes, steps: Array, values: Array, label: str, number: int, marker: str = ""
+) -> None:
     """Draw the mean over replicas of values (records, R), with its 95% interval as a band.
 
-    Records in which a replica has no finite value are left out.
+    Records in which a replica has no finite value are left out. A `marker` shows where they are.
     """
     known = np.isfinite(values).all(axis=1)
     if not known.any():
         return
     estimate = mean_interval(values[known].T)
     colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
-    axes.plot(steps[known], estimate.mean, style, color=colour, label=label, linewidth=1.6)
+    shown = {"color": colour, "linewidth": 1.6, "marker": marker, "markersize": 4}
+    axes.plot(steps[known], estimate.mean, style, label=label, **shown)
     axes.fill_between(
         steps[known], estimate.low, estimate.high, color=colour, alpha=0.18, linewidth=0
     )
@@ -115,7 +118,8 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
         limit = float(abs(beta).max()) or 1.0
         image = axes.imshow(beta, cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="nearest")
         ticks = range(len(tokens))
-        axes.set_xticks(ticks, tokens, fontsize=6)
+        upright = 90 if max(map(len, tokens)) > 1 else 0  # long labels would run together
+        axes.set_xticks(ticks, tokens, fontsize=6, rotation=upright)
         axes.set_yticks(ticks, tokens, fontsize=6)
         axes.tick_params(length=0)
         axes.set(title=name, xlabel="key j", ylabel="query i" if number == 0 else "")

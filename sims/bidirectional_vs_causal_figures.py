@@ -138,5 +138,6 @@ def coefficients(runs: Runs, source: str) -> Figure:
         beta = implicit_update(run.config, params, tape, layer=0).beta[0, 0, 0]
         tokens = [task.written(int(token)) for token in one.inputs[0, 0]]
         panels.append((ARMS[arm].title, beta, tokens))
-    title = f"Coefficients of the update of W_qk, one sequence (■: masked): {task.title}"
+    where = "after training, first replica, first layer"
+    title = f"Coefficients of the update of W_qk, one sequence (■: masked)\n{task.title}, {where}"
     return plots.coefficients(panels, title)

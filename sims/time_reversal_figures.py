@@ -85,7 +85,7 @@ def _knob_curve(
     found = [results[(*kind, flux)][metric] for flux in fluxes]
     values = np.stack([(one[-1] if one.ndim == 3 else one)[layer] for one in found])
     if np.isfinite(values).all():
-        plots.curve(axes, np.array(fluxes), values, label, number)
+        plots.curve(axes, np.array(fluxes), values, label, number, marker="o")
     else:  # next-token models have no pair in which both can be non-zero
         axes.plot([], [], color=plots.COLOURS[number], linestyle=plots.LINES[number], label=label)
 
