@@ -49,7 +49,7 @@ def curve(
         return
     estimate = mean_interval(values[known].T)
     colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
-    shown = {"color": colour, "linewidth": 1.6, "marker": marker, "markersize": 4}
+    shown: dict[str, Any] = {"color": colour, "linewidth": 1.6, "marker": marker, "markersize": 4}
     axes.plot(steps[known], estimate.mean, style, label=label, **shown)
     axes.fill_between(
         steps[known], estimate.low, estimate.high, color=colour, alpha=0.18, linewidth=0
