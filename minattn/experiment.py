@@ -20,6 +20,7 @@ import numpy as np
 import minattn
 from minattn import checks
 from minattn.claims import Claim
+from minattn.engines.threads import available_cores
 from minattn.saving import write_bytes
 
 RESULTS = Path("results")
@@ -30,8 +31,13 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints end like every other bad argument."""
 
     def parse_args(self, *arguments: Any, **options: Any) -> Any:
-        """Parse; fail now rather than after the run where its results could not be published."""
+        """Parse, and settle what depends on the machine.
+
+        What could not be published fails now rather than after the run.
+        """
         found = super().parse_args(*arguments, **options)
+        if getattr(found, "workers", 1) is None:
+            found.workers = 1 if found.quick else available_cores()
         if getattr(found, "publish", False):
             name = Path(self.prog).stem
             with result_folder(RESULTS / "published" / name):

@@ -44,9 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--workers",
         type=_at_least_one,
-        default=1,
         metavar="N",
-        help="processes on this machine, one thread each (default 1)",
+        help="processes on this machine, one thread each (default one a core, with --quick 1)",
     )
     group.add_argument(
         "--scheduler",

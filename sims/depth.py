@@ -41,7 +41,7 @@ Secondary claims and controls, corrected for their number by Holm's method:
 replicas); no verdict is drawn but for 4, 5 and 10. Replicas share the text: they differ in initial
 parameters and windows. Training is in float32.
 
-The default run takes about two minutes on two cores (--workers 2), --quick a few seconds.
+The default run takes about two minutes on two cores, --quick a few seconds.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ reachable one; on text, the final loss is not below that of the symbols' frequen
 replicas). No verdict is drawn from such a run. Symmetry is of W_qk summed over heads, the mean over
 layers; the learning rate is constant.
 
-Training is in float32 unless --dtype says otherwise. The default run takes about four minutes with
---workers 2 on two cores, --quick some ten seconds.
+Training is in float32 unless --dtype says otherwise. The default run takes about four minutes on
+two cores, --quick some ten seconds.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ Secondary claims, corrected for their number by Holm's method:
 (mean over replicas, of any setting that a claim is about); no verdict is drawn. This does not
 concern claims 1 and 7.
 
-Training is in float32 unless --dtype says otherwise. The default run takes about three minutes
-with --workers 2 on two cores, --quick ten seconds.
+Training is in float32 unless --dtype says otherwise. The default run takes about two minutes on
+two cores, --quick ten seconds.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 import minattn as ma
 from minattn import experiment, sweep
 from minattn.engines import get_threads, set_threads
+from minattn.engines.threads import available_cores
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,9 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 def test_options():
     parser = experiment.parser("some_sim", None)
     sweep.add_options(parser)
-    assert vars(parser.parse_args([])).items() >= {"workers": 1, "resume": False}.items()
+    default = {"workers": available_cores(), "resume": False}
+    assert vars(parser.parse_args([])).items() >= default.items()
+    assert parser.parse_args(["--quick"]).workers == 1
     assert parser.parse_args(["--workers", "3", "--resume"]).workers == 3
     for text in ("0", "-1", "two"):
         with pytest.raises(ValueError, match="--workers"):
