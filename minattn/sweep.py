@@ -71,6 +71,21 @@ def folder_beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.settings")
 
 
+def run_as_asked(
+    function: Function, settings: Sequence[Any], options: argparse.Namespace, label: str
+) -> list[Result]:
+    """Do `run` with what the options of `add_options` and --out say; otherwise as there."""
+    return run(
+        function,
+        settings,
+        folder=folder_beside(options.out),
+        workers=options.workers,
+        scheduler=options.scheduler,
+        resume=options.resume,
+        label=label,
+    )
+
+
 def run(
     function: Function,
     settings: Sequence[Any],

@@ -123,7 +123,6 @@ def main(arguments: list[str] | None = None) -> None:
         found = explore(explored)
         tested = run(options, test_settings(options), "stage 2: test")
         claims = [*primary(tested, found), *holm(secondary(tested, found))]
-        report(tested, found, claims)
         settings = {n: value for n, value in vars(options).items() if n not in UNSAID}
         settings["learning_rates"] = {" ".join(k): v for k, v in LEARNING_RATES.items()}
         summary = experiment.summary(NAME, settings, options.seed, options.engine, claims)
@@ -135,6 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
         experiment.write_json(folder.path("summary.json"), summary)
         draw(tested, found, folder)
         folder.complete()
+    report(tested, found, claims)
     print(f"results in {options.out}")
     if options.publish:
         print(f"published in {experiment.publish(options.out, NAME)}")
@@ -165,9 +165,7 @@ def parse(arguments: list[str] | None) -> Namespace:
 
 def run(options: Namespace, settings: list[Setting], label: str) -> Results:
     """Train settings, in so many workers as asked for."""
-    folder = sweep.folder_beside(options.out)
-    split = {name: getattr(options, name) for name in ("workers", "scheduler", "resume")}
-    results = sweep.run(train, settings, folder=folder, label=label, **split)
+    results = sweep.run_as_asked(train, settings, options, label)
     return dict(zip(settings, results, strict=True))
 
 

@@ -108,12 +108,9 @@ def main(arguments: list[str] | None = None) -> None:
         part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
     with experiment.result_folder(options.out) as folder:
         settings = all_settings(options, corpus.sha256)
-        split = {name: getattr(options, name) for name in ("workers", "scheduler", "resume")}
-        kept = sweep.folder_beside(options.out)
-        found = sweep.run(train, settings, folder=kept, label=NAME, **split)
+        found = sweep.run_as_asked(train, settings, options, NAME)
         results = dict(zip(settings, found, strict=True))
         claims = [*primary(results), *holm(secondary(results))]
-        report(results, claims)
         summary = experiment.summary(NAME, said(options), options.seed, options.engine, claims)
         summary |= {"complete": True, "training": training_rows(results)}
         summary["scores"] = scores(results)
@@ -122,6 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         experiment.write_json(folder.path("summary.json"), summary)
         draw(results, folder)
         folder.complete()
+    report(results, claims)
     print(f"results in {options.out}")
     if options.publish:
         print(f"published in {experiment.publish(options.out, NAME)}")

@@ -83,12 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
     materials = load(options)
     with experiment.result_folder(options.out) as folder:
         settings = all_settings(options, materials)
-        split = {name: getattr(options, name) for name in ("workers", "scheduler", "resume")}
-        kept = sweep.folder_beside(options.out)
-        found = sweep.run(train, settings, folder=kept, label=NAME, **split)
+        found = sweep.run_as_asked(train, settings, options, NAME)
         results = dict(zip(settings, found, strict=True))
         claims = [*primary(results), *holm(secondary(results))]
-        report(results, claims)
         said = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
         said |= {"learning_rate": LEARNING_RATE}
         summary = experiment.summary(NAME, said, options.seed, options.engine, claims)
@@ -99,6 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
             write_wav(folder.path("tones.wav"), tones(options.seed), RATE)
         draw(results, {name: entry["title"] for name, entry in materials.items()}, folder)
         folder.complete()
+    report(results, claims)
     print(f"results in {options.out}")
     if options.publish:
         print(f"published in {experiment.publish(options.out, NAME)}")

@@ -90,13 +90,13 @@ def main(arguments: list[str] | None = None) -> None:
     with experiment.result_folder(options.out) as folder:
         results = run_all(options)
         claims = judge_all(results)
-        report(results, claims)
         settings = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
         settings["first"] = asdict(setting_of(options, *next(iter(results))))
         engine = choose(options.engine, options.dtype).name
         summary = experiment.summary(NAME, settings, options.seed, engine, claims)
         write(results, summary, folder)
         folder.complete()
+    report(results, claims)
     print(f"results in {options.out}")
     if options.publish:
         print(f"published in {experiment.publish(options.out, NAME)}")
@@ -130,15 +130,7 @@ def run_all(options: Namespace) -> Results:
         for positions in (True, False)
         for flux in (FLUXES if positions else ENDS)
     }
-    found = sweep.run(
-        train,
-        list(settings.values()),
-        folder=sweep.folder_beside(options.out),
-        workers=options.workers,
-        scheduler=options.scheduler,
-        resume=options.resume,
-        label=NAME,
-    )
+    found = sweep.run_as_asked(train, list(settings.values()), options, NAME)
     return dict(zip(settings, found, strict=True))
 
 
