@@ -11,42 +11,103 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba.extending import register_jitable
 
 from minattn.arrays import Array
 
+# Rows are filled up to a multiple of this, so that vector code has no remainder to go through.
+LANES = 16
+# For `exponential`: ln 2 in two parts, the first so short that n times it is exact.
+LOG2_E = 1.4426950408889634
+LN2_HIGH = 0.693145751953125
+LN2_LOW = 1.42860682030941723212e-6
+ROUND_TO_INTEGER = 1.5 * 2.0**52  # added and taken away again: what is left is an integer
 
-def row_stops(allowed: Array) -> Array:
-    """Return for each row of `allowed` (N, N) the column after the last allowed one."""
+
+@register_jitable
+def exponential(x: float) -> float:
+    """Return exp(x) within 1.5 units in the last place, for -708 <= x <= 709; exp(-708) below that.
+
+    x = n ln 2 + r with |r| <= ln(2)/2: exp(r) by its Taylor series to r^13, which leaves 4e-18, and
+    2^n by writing n into the exponent's bits. Without a branch or a table, so that loops over it
+    become vector code.
+    """
+    x = max(x, -708.0)  # in this order, which keeps NaN
+    shifted = x * LOG2_E + ROUND_TO_INTEGER  # n, in the lowest bits
+    n = shifted - ROUND_TO_INTEGER
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    series = 1.0 / 6227020800
+    series = series * r + 1.0 / 479001600
+    series = series * r + 1.0 / 39916800
+    series = series * r + 1.0 / 3628800
+    series = series * r + 1.0 / 362880
+    series = series * r + 1.0 / 40320
+    series = series * r + 1.0 / 5040
+    series = series * r + 1.0 / 720
+    series = series * r + 1.0 / 120
+    series = series * r + 1.0 / 24
+    series = series * r + 1.0 / 6
+    series = series * r + 0.5
+    series = series * r + 1.0
+    series = series * r + 1.0
+    bits = (np.float64(shifted).view(np.int64) + 1023) << 52
+    return series * np.int64(bits).view(np.float64)
+
+
+@register_jitable
+def largest(row: Array, stop: int) -> float:
+    """Return the largest of row[:stop], or -inf; four side by side, as each waits for its own."""
+    a = b = c = d = -np.inf
+    for j in range(0, stop - 3, 4):
+        a = max(a, row[j])
+        b = max(b, row[j + 1])
+        c = max(c, row[j + 2])
+        d = max(d, row[j + 3])
+    for j in range(stop - stop % 4, stop):
+        a = max(a, row[j])
+    return max(max(a, b), max(c, d))
+
+
+def row_spans(allowed: Array) -> tuple[Array, Array]:
+    """Return for each row of `allowed` (N, N) its first allowed column and the one after its last.
+
+    An empty row starts at N and stops at 0.
+    """
     size = allowed.shape[0]
-    stops = np.zeros(size, dtype=np.int64)
+    starts, stops = np.full(size, size), np.zeros(size, dtype=np.int64)
     for i in range(size):
         for j in range(size):
             if allowed[i, j]:
-                stops[i] = j + 1
-    return stops
+                starts[i] = j
+                break
+        for j in range(size, 0, -1):
+            if allowed[i, j - 1]:
+                stops[i] = j
+                break
+    return starts, stops
 
 
 def softmax_rows(scores: Array, allowed: Array, stops: Array, scale: float, out: Array) -> None:
     """Write the softmax of scale * scores over the allowed keys; scores and out (M, N, N)."""
     matrices, size = scores.shape[0], scores.shape[1]
+    row = np.empty(size + LANES)
     for m in range(matrices):
         for i in range(size):
             stop = stops[i]
-            top = -np.inf
+            filled = stop + -stop % LANES
             for j in range(stop):
-                if allowed[i, j]:
-                    top = max(top, scores[m, i, j] * scale)
+                row[j] = scores[m, i, j] * scale if allowed[i, j] else -np.inf
+            for j in range(stop, filled):
+                row[j] = -np.inf
+            top = largest(row, filled)
             total = 0.0
-            for j in range(stop):
-                weight = 0.0
-                if allowed[i, j]:
-                    weight = math.exp(scores[m, i, j] * scale - top)
-                out[m, i, j] = weight
-                total += weight
+            for j in range(filled):
+                row[j] = exponential(row[j] - top)
+                total += row[j]
             # An empty row has no column before its stop: nothing is divided by its zero total.
             inverse = 1.0 / total if stop else 0.0
             for j in range(stop):
-                out[m, i, j] *= inverse
+                out[m, i, j] = row[j] * inverse if allowed[i, j] else 0.0
             for j in range(stop, size):
                 out[m, i, j] = 0.0
 
@@ -84,6 +145,7 @@ def cross_entropy_rows(
 ) -> None:
     """Write each replica's weighted loss (R,) and its gradient; logits and out (R, T, V)."""
     replicas, tokens, symbols = logits.shape
+    row = np.empty(symbols)
     for r in range(replicas):
         loss = 0.0
         for t in range(tokens):
@@ -92,20 +154,19 @@ def cross_entropy_rows(
                 for v in range(symbols):
                     out[r, t, v] = 0.0
                 continue
-            target = targets[r, t]
-            chosen = logits[r, t, target]  # read first: out may be logits
-            top = logits[r, t, 0]
             for v in range(symbols):
-                top = max(top, logits[r, t, v])
+                row[v] = logits[r, t, v]
+            top = largest(row, symbols)
+            chosen = row[targets[r, t]]
             total = 0.0
             for v in range(symbols):
-                exponential = math.exp(logits[r, t, v] - top)
-                out[r, t, v] = exponential
-                total += exponential
+                row[v] = exponential(row[v] - top)
+                total += row[v]
             loss += weight * (math.log(total) + top - chosen)
+            share = weight / total
             for v in range(symbols):
-                out[r, t, v] *= weight / total
-            out[r, t, target] -= weight
+                out[r, t, v] = row[v] * share
+            out[r, t, targets[r, t]] -= weight
         losses[r] = loss
 
 
@@ -166,19 +227,24 @@ def layer_norm_rows_backward(
 
 
 def gelu_entries(u: Array, scale: float, cubic: float, y: Array) -> None:
-    """Write the GELU of each entry; u and y one-dimensional."""
+    """Write the GELU of each entry; u and y one-dimensional.
+
+    (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), which loses no digits for negative z.
+    """
     for i in range(u.shape[0]):
         a = u[i]
-        y[i] = 0.5 * a * (1.0 + math.tanh(scale * (a + cubic * a * a * a)))
+        z = scale * (a + cubic * a * a * a)
+        y[i] = a / (1.0 + exponential(min(-2.0 * z, 700.0)))
 
 
 def gelu_entries_backward(u: Array, dy: Array, scale: float, cubic: float, du: Array) -> None:
     """Write the gradient of u; u, dy and du one-dimensional."""
     for i in range(u.shape[0]):
         a = u[i]
-        tanh = math.tanh(scale * (a + cubic * a * a * a))
+        z = scale * (a + cubic * a * a * a)
+        gate = 1.0 / (1.0 + exponential(min(-2.0 * z, 700.0)))
         slope = scale * (1.0 + 3.0 * cubic * a * a)
-        du[i] = dy[i] * 0.5 * (1.0 + tanh + a * (1.0 - tanh * tanh) * slope)
+        du[i] = dy[i] * gate * (1.0 + 2.0 * a * (1.0 - gate) * slope)
 
 
 def adamw_entries(

@@ -21,7 +21,7 @@ from minattn.engines.threads import get_threads, run_in_threads, single_threaded
 
 Result = TypeVar("Result")
 
-_row_stops = compiled(kernels.row_stops)
+_row_spans = compiled(kernels.row_spans)
 _softmax = compiled(kernels.softmax_rows)
 _softmax_backward = compiled(kernels.softmax_rows_backward)
 _scale = compiled(kernels.scale_rows)
@@ -32,6 +32,11 @@ _layer_norm_backward = compiled(kernels.layer_norm_rows_backward)
 _gelu = compiled(kernels.gelu_entries)
 _gelu_backward = compiled(kernels.gelu_entries_backward)
 _adamw = compiled(kernels.adamw_entries)
+
+
+# Rows of a band: fewer would leave BLAS too little to do in one call, more would compute more of
+# what the mask hides.
+BAND = 16
 
 
 class NumbaCPU(Reference):
@@ -53,13 +58,39 @@ class NumbaCPU(Reference):
         """Hold BLAS at one thread: its idle threads would spin on the cores that shards need."""
         return single_threaded_blas()
 
+    def pair_products(self, a: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
+        """Products by bands of queries, each up to the last key that one of them sees."""
+        if out is None:
+            out = self.empty((*a.shape[:-1], b.shape[-2]), a.dtype)
+        for queries, keys in _bands(allowed):
+            right = b[..., keys, :].swapaxes(-2, -1)
+            np.matmul(a[..., queries, :], right, out=out[..., queries, keys])
+        return out
+
+    def key_sums(self, W: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
+        """Products by bands of queries, each up to the last key that one of them sees."""
+        if out is None:
+            out = self.empty((*W.shape[:-1], b.shape[-1]), W.dtype)
+        for queries, keys in _bands(allowed):
+            np.matmul(W[..., queries, keys], b[..., keys, :], out=out[..., queries, :])
+        return out
+
+    def query_sums(self, W: Array, a: Array, allowed: Array, out: Array | None = None) -> Array:
+        """Products by bands of keys, each from the first query that sees one of them."""
+        if out is None:
+            out = self.empty((*W.shape[:-1], a.shape[-1]), W.dtype)
+        for keys, queries in _bands(allowed.T):
+            left = W[..., queries, keys].swapaxes(-2, -1)
+            np.matmul(left, a[..., queries, :], out=out[..., keys, :])
+        return out
+
     def masked_softmax(
         self, scores: Array, allowed: Array, scale: float, out: Array | None = None
     ) -> Array:
         """Fused scale, mask and softmax; a row stops at its last allowed key."""
         out = self._out(scores, out)
         allowed = _plain(allowed)
-        _softmax(_matrices(scores), allowed, _row_stops(allowed), scale, _matrices(out))
+        _softmax(_matrices(scores), allowed, _row_spans(allowed)[1], scale, _matrices(out))
         return out
 
     def masked_softmax_backward(
@@ -73,7 +104,7 @@ class NumbaCPU(Reference):
         """Fused softmax backward; a row stops at its last allowed key."""
         out = self._out(d_weights, out)
         allowed = _plain(allowed)
-        arrays = (_matrices(weights), _matrices(d_weights), allowed, _row_stops(allowed))
+        arrays = (_matrices(weights), _matrices(d_weights), allowed, _row_spans(allowed)[1])
         _softmax_backward(*arrays, scale, _matrices(out))
         return out
 
@@ -155,6 +186,22 @@ class NumbaCPU(Reference):
             checks.fail("out", f"{out.dtype} of shape {out.shape}", f"{like.dtype} {like.shape}")
         _check_in_place("out", out)
         return out
+
+
+def _bands(allowed: Array) -> list[tuple[slice, slice]]:
+    """Cut the rows of a mask into bands: rows, and the columns from the first allowed to the last.
+
+    Neighbours with the same columns are one band, so that a full mask is one product.
+    """
+    starts, stops = _row_spans(_plain(allowed))
+    bands: list[tuple[slice, slice]] = []
+    for top in range(0, len(allowed), BAND):
+        rows = slice(top, min(top + BAND, len(allowed)))
+        columns = slice(int(starts[rows].min()), int(stops[rows].max()))
+        if bands and bands[-1][1] == columns:
+            rows = slice(bands.pop()[0].start, rows.stop)
+        bands.append((rows, columns))
+    return bands
 
 
 def _check_in_place(name: str, array: Array) -> None:

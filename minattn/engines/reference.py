@@ -57,6 +57,21 @@ class Reference:
             out = self.empty((*a.shape[:-1], b.shape[-1]), a.dtype)
         return np.matmul(a, b, out=out)
 
+    def pair_products(self, a: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
+        """Return a_i . b_j (..., N, N) on the allowed pairs; the others may hold anything.
+
+        Rows a and b (..., N, h).
+        """
+        return self.matmul(a, b.swapaxes(-2, -1), out)
+
+    def key_sums(self, W: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
+        """Return sum_j W_ij b_j (..., N, h), for weights W (..., N, N) that are zero elsewhere."""
+        return self.matmul(W, b, out)
+
+    def query_sums(self, W: Array, a: Array, allowed: Array, out: Array | None = None) -> Array:
+        """Return sum_i W_ij a_i (..., N, h), for weights W (..., N, N) that are zero elsewhere."""
+        return self.matmul(W.swapaxes(-2, -1), a, out)
+
     def masked_softmax(
         self, scores: Array, allowed: Array, scale: float, out: Array | None = None
     ) -> Array:

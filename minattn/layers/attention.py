@@ -58,7 +58,7 @@ def forward(
     qkv = linear.forward(engine, x, _joined(p, "W"), _joined(p, "b") if "b_q" in p else None)  # 1
     q, k, v = _by_head(qkv, len(allowed), heads)
     k, v = _hide_unseen(k, v, allowed)
-    S = engine.matmul(q, k.swapaxes(-2, -1))  # 2
+    S = engine.pair_products(q, k, allowed)  # 2
     if W_qk_offset is not None:
         S = S + _bilinear(x, W_qk_offset, len(allowed))
     o, A = attend(engine, S, v, allowed, attention)  # 3
@@ -74,7 +74,7 @@ def attend(
     weigh = engine.masked_softmax if attention == "softmax" else engine.masked_scale
     A = weigh(S, allowed, h**-0.5, out=S)
     o = engine.empty((R, B, N, heads, h), v.dtype)
-    engine.matmul(A, v, out=o.swapaxes(2, 3))
+    engine.key_sums(A, v, allowed, out=o.swapaxes(2, 3))
     return o.reshape(R, B * N, heads * h), A
 
 
@@ -87,16 +87,16 @@ def backward(
     W_o = p["W_o"].reshape(R, heads * h, d)
     do, dW_o = linear.backward(engine, tape.o, W_o, dy)  # 4
     G = tape.output_gradient = do.reshape(R, B, N, heads, h).swapaxes(2, 3)
-    e = engine.matmul(G, tape.v.swapaxes(-2, -1))  # 3
+    e = engine.pair_products(G, tape.v, allowed)  # 3
     dqkv = engine.empty((R, B * N, 3 * heads * h), dy.dtype)
     dq, dk, dv = _by_head(dqkv, N, heads)
-    engine.matmul(tape.A.swapaxes(-2, -1), G, out=dv)
+    engine.query_sums(tape.A, G, allowed, out=dv)
     if attention == "softmax":
         dS = engine.masked_softmax_backward(tape.A, e, allowed, h**-0.5, out=e)
     else:
         dS = engine.masked_scale(e, allowed, h**-0.5, out=e)
-    engine.matmul(dS, tape.k, out=dq)  # 2
-    engine.matmul(dS.swapaxes(-2, -1), tape.q, out=dk)
+    engine.key_sums(dS, tape.k, allowed, out=dq)  # 2
+    engine.query_sums(dS, tape.q, allowed, out=dk)
     dx, dW = linear.backward(engine, tape.x, _joined(p, "W"), dqkv)  # 1
     grads = {"W_o": dW_o.reshape(R, heads, h, d)} | _parted("W", dW.reshape(R, d, 3, heads, h))
     if "b_q" in p:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minattn.engines import Reference, choose, kernels, numba_cpu
+from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON
 from minattn.layers import attention
 
@@ -207,6 +208,19 @@ def factors(rng, R, T, d):
     return {"a": rng.normal(size=(R, 2, T, d)), "b": rng.normal(size=(R, 2, d, T + 1))}
 
 
+def pairs(rng, R, T, d):
+    return normal("a", "b")(rng, R, T, d) | {"allowed": rng.random((T, T)) < 0.6}
+
+
+def weighted(rows):
+    def make(rng, R, T, d):
+        allowed = rng.random((T, T)) < 0.6
+        W = np.where(allowed, rng.normal(size=(R, T, T)), 0)
+        return {"W": W, rows: rng.normal(size=(R, T, d)), "allowed": allowed}
+
+    return make
+
+
 @dataclass(frozen=True)
 class Primitive:
     """One primitive: how to draw its arrays, how to call it, and the slow form of it."""
@@ -249,6 +263,23 @@ PURE = {
         normal("u", "dy"), lambda e, **a: e.gelu_backward(**a), slow_gelu_backward
     ),
     "matmul": Primitive(factors, lambda e, **a: e.matmul(**a), slow_matmul),
+    "pair_products": Primitive(
+        pairs,
+        lambda e, a, b, allowed, out=None: np.where(
+            allowed, e.pair_products(a, b, allowed, out=out), 0
+        ),
+        lambda a, b, allowed: (np.where(allowed, *slow_matmul(a, b.swapaxes(-2, -1)), 0),),
+    ),
+    "key_sums": Primitive(
+        weighted("b"),
+        lambda e, **a: e.key_sums(**a),
+        lambda W, b, allowed: slow_matmul(W, b),
+    ),
+    "query_sums": Primitive(
+        weighted("a"),
+        lambda e, **a: e.query_sums(**a),
+        lambda W, a, allowed: slow_matmul(W.swapaxes(-2, -1), a),
+    ),
 }
 
 
@@ -399,7 +430,10 @@ def test_an_update_reaches_an_array_of_any_layout_or_says_that_it_cannot(
 
 with_out = pytest.mark.parametrize(
     "primitive",
-    ["masked_softmax", "masked_softmax_backward", "masked_scale", "cross_entropy", "matmul"],
+    [
+        *("masked_softmax", "masked_softmax_backward", "masked_scale", "cross_entropy"),
+        *("matmul", "key_sums", "query_sums"),
+    ],
 )
 
 
@@ -585,18 +619,67 @@ def test_rows_of_zero_weight_are_skipped_whatever_they_hold(engine):
     np.testing.assert_array_equal(dlogits[0, 1], [0, 0])
 
 
-@pytest.mark.parametrize("stops_of", [kernels.row_stops, numba_cpu._row_stops])
+@pytest.mark.parametrize("spans_of", [kernels.row_spans, numba_cpu._row_spans])
 @pytest.mark.parametrize(
-    ("allowed", "stops"),
+    ("allowed", "starts", "stops"),
     [
-        (np.tri(4, dtype=bool), [1, 2, 3, 4]),
-        (np.tri(4, k=-1, dtype=bool), [0, 1, 2, 3]),
-        (np.ones((4, 4), bool), [4, 4, 4, 4]),
-        (HOLES, [3, 0, 4, 4]),
+        (np.tri(4, dtype=bool), [0, 0, 0, 0], [1, 2, 3, 4]),
+        (np.tri(4, k=-1, dtype=bool), [4, 0, 0, 0], [0, 1, 2, 3]),
+        (np.ones((4, 4), bool), [0, 0, 0, 0], [4, 4, 4, 4]),
+        (HOLES, [0, 4, 0, 1], [3, 0, 4, 4]),
     ],
 )
-def test_where_rows_stop(stops_of, allowed, stops):
-    assert stops_of(allowed).tolist() == stops
+def test_where_rows_start_and_stop(spans_of, allowed, starts, stops):
+    found = spans_of(allowed)
+    assert [span.tolist() for span in found] == [starts, stops]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "bands"),
+    [
+        (np.ones((40, 40), bool), [(0, 40, 0, 40)]),
+        (np.tri(40, dtype=bool), [(0, 16, 0, 16), (16, 32, 0, 32), (32, 40, 0, 40)]),
+        (np.tri(40, dtype=bool).T, [(0, 16, 0, 40), (16, 32, 16, 40), (32, 40, 32, 40)]),
+    ],
+)
+def test_bands_leave_out_what_a_mask_hides(allowed, bands):
+    found = [(r.start, r.stop, c.start, c.stop) for r, c in numba_cpu._bands(allowed)]
+    assert found == bands
+
+
+LONG_MASKS = {
+    "causal": np.tri(40, dtype=bool),
+    "strictly causal": np.tri(40, k=-1, dtype=bool),
+    "window": np.tri(40, dtype=bool) & ~np.tri(40, k=-20, dtype=bool),
+    "anticausal": np.tri(40, dtype=bool).T,
+    "full": np.ones((40, 40), bool),
+    "empty": np.zeros((40, 40), bool),
+    "sparse": np.random.default_rng(13).random((40, 40)) < 0.05,
+}
+
+
+@pytest.mark.parametrize("allowed", LONG_MASKS.values(), ids=LONG_MASKS)
+def test_products_over_the_pairs_of_a_mask(engine, allowed):
+    engine, rng = choose(engine), np.random.default_rng(14)
+    a, b = rng.normal(size=(2, 2, 3, 40, 5))
+    products = np.where(allowed, engine.pair_products(a, b, allowed), 0)
+    W = np.where(allowed, a @ b.swapaxes(-2, -1), 0)
+    np.testing.assert_allclose(products, W, rtol=0, atol=1e-13)
+    close(engine.key_sums(W, b, allowed), W @ b)
+    close(engine.query_sums(W, a, allowed), W.swapaxes(-2, -1) @ a)
+
+
+@pytest.mark.parametrize("of", [kernels.exponential, compiled(kernels.exponential)])
+def test_the_exponential_is_within_its_bound(of):
+    rng = np.random.default_rng(15)
+    draws = np.concatenate(
+        [rng.uniform(-708, 709, 2000), -(10.0 ** rng.uniform(-17, 2, 2000)), [0]]
+    )
+    for x in draws.tolist():
+        exact = math.exp(x)
+        assert abs(of(x) - exact) <= 1.5 * math.ulp(exact), x
+    assert of(-math.inf) == of(-709.0) == pytest.approx(math.exp(-708))
+    assert math.isnan(of(math.nan))
 
 
 def test_the_softmax_kernel_stops_where_it_is_told():
@@ -611,9 +694,12 @@ def test_the_softmax_kernel_stops_where_it_is_told():
 
 
 KERNELS = {
-    "masked_softmax": ("_softmax", "_row_stops"),
-    "masked_softmax_backward": ("_softmax_backward", "_row_stops"),
+    "masked_softmax": ("_softmax", "_row_spans"),
+    "masked_softmax_backward": ("_softmax_backward", "_row_spans"),
     "masked_scale": ("_scale",),
+    "pair_products": ("_row_spans",),
+    "key_sums": ("_row_spans",),
+    "query_sums": ("_row_spans",),
     "cross_entropy": ("_cross_entropy",),
     "embedding_gradient": ("_embedding_gradient",),
     "layer_norm": ("_layer_norm",),
@@ -666,7 +752,7 @@ def test_other_layouts_need_no_further_compilation():
 def kernel_arguments():
     rng = np.random.default_rng(12)
     A, dA, S = (np.ascontiguousarray(a) for a in rng.random((3, 2, 4, 4)))
-    stops, x = kernels.row_stops(HOLES), rng.normal(size=(2, 5, 4))
+    stops, x = kernels.row_spans(HOLES)[1], rng.normal(size=(2, 5, 4))
     gain, shift = np.ascontiguousarray(rng.normal(size=(2, 2, 4)))
     tokens, weights = rng.integers(4, size=(2, 5)), rng.random((2, 5)) * (rng.random((2, 5)) < 0.6)
     inverse, u, du = rng.random((2, 5)), rng.normal(size=9), rng.normal(size=9)
@@ -723,4 +809,4 @@ def test_every_kernel_is_compared():
     names = {
         n for n, f in vars(kernels).items() if getattr(f, "__module__", "") == kernels.__name__
     }
-    assert names == COMPILED.keys() | {"row_stops"}
+    assert names == COMPILED.keys() | {"row_spans", "exponential", "largest"}
