@@ -14,7 +14,7 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.engines import Reference, Workspace
+from minattn.engines import Buffers, Reference
 from minattn.model import Tape
 from minattn.objectives import Batch, stack
 from minattn.optim import Optimizer
@@ -95,8 +95,7 @@ class Loop:
     observers: tuple[Observer, ...]
     trained: tuple[str, ...]
     penalty: Penalty | None
-    workspaces: list[Workspace] = field(default_factory=list)
-    grads: Params = field(default_factory=dict)
+    buffers: Buffers = field(default_factory=Buffers)
 
     def start(self, params: Params) -> Run:
         params = {name: np.array(value, order="C") for name, value in params.items()}
@@ -142,10 +141,11 @@ class Loop:
         arrays are used again in the next step, but for those of a record that observers may keep.
         """
         problem, _ = pose(self.config, run.params, self.draw(run))
-        kept = recording and not self.lends
-        buffers = () if kept else (self.workspaces, self.grads)
-        outcome = take(self.engine, self.config, run.params, problem, *buffers)
-        tape = outcome.tape() if recording and self.observers else None
+        watched = recording and bool(self.observers)
+        buffers = self.buffers if self.lends or not watched else None
+        again = partial(take, self.engine, self.config, run.params, problem)
+        outcome = again(buffers, taped=watched)
+        tape = outcome.tape() if watched else None
         value = None
         if self.penalty is not None:
             value, grads = self.penalty(dict(run.params))
@@ -160,7 +160,7 @@ class Loop:
                     got = f"a gradient of {gradient.dtype} and shape {gradient.shape} for {name!r}"
                     checks.fail("penalty", got, "names and shapes of params, and real numbers")
                 outcome.grads[name] = plain + gradient.astype(plain.dtype)
-        check_finite(outcome, f"step {run.step}", self.numbers)
+        check_finite(outcome, f"step {run.step}", self.numbers, partial(again, taped=True))
         return outcome, value, tape
 
     def draw(self, run: Run) -> Batch:

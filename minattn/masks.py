@@ -37,7 +37,9 @@ def allowed_pairs(mask: Mask, length: int) -> Array:
     if array.dtype != np.bool_ or array.shape != (length, length):
         needs = f"one of {NAMES} or a boolean array of shape {(length, length)}"
         checks.fail("mask", f"{array.dtype} of shape {array.shape}", needs)
-    return np.ascontiguousarray(array)
+    array = np.array(array, order="C")
+    array.setflags(write=False)
+    return array
 
 
 def same_mask(mask: Mask, other: Mask) -> bool:

@@ -8,6 +8,7 @@ independent runs side by side, which no layer mixes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -17,7 +18,7 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import Reference, choose
-from minattn.layers import block, embedding, linear, norm
+from minattn.layers import attention, block, embedding, linear, norm
 from minattn.layers.block import BlockTape
 from minattn.layers.norm import NormTape
 from minattn.masks import Mask, allowed_pairs
@@ -90,7 +91,8 @@ def forward(
     checks.flag("tape", tape)
     inputs = check_tokens(config, tokens, replicas)
     allowed = allowed_pairs(mask, inputs.shape[-1])
-    logits, taped = run_forward(choose(engine, dtype), config, params, inputs, allowed)
+    weights = by_layer(config, params)
+    logits, taped = run_forward(choose(engine, dtype), config, weights, inputs, allowed)
     logits = logits.reshape(*inputs.shape, config.vocab_size)
     return (logits, taped) if tape else logits
 
@@ -120,15 +122,40 @@ def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Arr
         got = f"{dlogits.dtype} of shape {dlogits.shape}"
         checks.fail("dlogits", got, f"{dtype} of shape {shape}")
     rows = dlogits.astype(dtype, copy=False).reshape(shape[0], -1, shape[-1])
-    grads = run_backward(tape.engine, config, params, tape, rows)
+    grads: Params = {}
+    for part in run_backward(tape.engine, config, by_layer(config, params), tape, rows):
+        grads |= part
     tape.grads = {name: np.ascontiguousarray(grads[name]) for name in params}
     return dict(tape.grads)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters as a pass over the stack wants them: those of each layer under short names."""
+
+    outer: Params
+    layers: list[Params]
+
+    def of(self, replicas: slice) -> Weights:
+        """Return those of some replicas."""
+        outer, *layers = (
+            {name: value[replicas] for name, value in part.items()}
+            for part in (self.outer, *self.layers)
+        )
+        return Weights(outer, layers)
+
+
+def by_layer(config: TransformerConfig, params: Params) -> Weights:
+    """Sort checked parameters by layer."""
+    layers = [attention.joined(below(params, f"layers.{i}.")) for i in range(config.layers)]
+    outer = {name: value for name, value in params.items() if not name.startswith("layers.")}
+    return Weights(outer, layers)
 
 
 def run_forward(
     engine: Reference,
     config: TransformerConfig,
-    params: Params,
+    weights: Weights,
     inputs: Array,
     allowed: Array,
     W_qk_offsets: dict[int, Array] | None = None,
@@ -137,40 +164,42 @@ def run_forward(
 
     `W_qk_offsets` maps a layer to an array (R, H, d, d) that is added to its W_qk in the scores.
     """
-    x = embedding.forward(engine, params, inputs)  # 1
+    outer = weights.outer
+    x = embedding.forward(engine, outer, inputs)  # 1
     layers = []
-    for number in range(config.layers):
-        p = below(params, f"layers.{number}.")
+    for number, p in enumerate(weights.layers):
         offset = (W_qk_offsets or {}).get(number)
         x, layer = block.forward(engine, config, p, x, allowed, offset)  # 2
         layers.append(layer)
     norm_final = None
     if config.norm == "pre":
-        gain, shift = params["norm_final.gain"], params["norm_final.shift"]
+        gain, shift = outer["norm_final.gain"], outer["norm_final.shift"]
         x, norm_final = norm.forward(engine, gain, shift, x)  # 3
-    logits = linear.forward(engine, x, params["unembedding"])  # 4
+    logits = linear.forward(engine, x, outer["unembedding"])  # 4
     return logits, Tape(inputs, allowed, layers, x, norm_final, engine.using(None))
 
 
 def run_backward(
-    engine: Reference, config: TransformerConfig, params: Params, tape: Tape, dlogits: Array
-) -> Params:
-    """Run the stack in reverse: gradients by name, given dlogits (R, B N, V)."""
-    grads: Params = {}
-    dx, grads["unembedding"] = linear.backward(
-        engine, tape.final, params["unembedding"], dlogits
-    )  # 4
+    engine: Reference, config: TransformerConfig, weights: Weights, tape: Tape, dlogits: Array
+) -> Iterator[Params]:
+    """Run the stack in reverse, given dlogits (R, B N, V): yield gradients by name, part by part.
+
+    A part's arrays may be used again once the next part is asked for.
+    """
+    outer = weights.outer
+    dx, d_unembedding = linear.backward(engine, tape.final, outer["unembedding"], dlogits)  # 4
+    yield {"unembedding": d_unembedding}
     if tape.norm_final is not None:
-        gain = params["norm_final.gain"]
-        dx, grads["norm_final.gain"], grads["norm_final.shift"] = norm.backward(
-            engine, gain, tape.norm_final, dx
-        )  # 3
+        gain = outer["norm_final.gain"]
+        dx, d_gain, d_shift = norm.backward(engine, gain, tape.norm_final, dx)  # 3
+        yield {"norm_final.gain": d_gain, "norm_final.shift": d_shift}
     for number in reversed(range(config.layers)):
-        prefix = f"layers.{number}."
-        p = below(params, prefix)
-        dx, found = block.backward(engine, config, p, tape.layers[number], dx, tape.allowed)  # 2
-        grads |= prefixed(prefix, found)
-    return grads | embedding.backward(engine, params, tape.inputs, dx)  # 1
+        p, layer = weights.layers[number], tape.layers[number]
+        with engine.scratch():
+            d_inner, found = block.backward(engine, config, p, layer, dx, tape.allowed)  # 2
+            yield prefixed(f"layers.{number}.", found)
+            dx[...] = d_inner
+    yield embedding.backward(engine, outer, tape.inputs, dx)  # 1
 
 
 def check_tape(config: TransformerConfig, params: Params, tape: Tape) -> np.dtype:

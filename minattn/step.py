@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -14,17 +14,19 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.engines import Reference, Workspace, choose
+from minattn.engines import Buffers, Reference, choose
 from minattn.layers import loss
 from minattn.masks import allowed_pairs
-from minattn.model import Tape, check_tokens, run_backward, run_forward
+from minattn.model import Tape, Weights, by_layer, check_tokens, run_backward, run_forward
 from minattn.objectives import Batch
 from minattn.params import check_params
 
-# A piece of a batch below this many tokens costs more in dispatch than a second thread gains.
-TOKENS_PER_PIECE = 512
-# Replicas are taken together up to about this many tokens, so that a shard stays in cache.
-TOKENS_PER_SHARD = 2048
+# A share of a batch below this many tokens costs more in dispatch than a second thread gains.
+TOKENS_PER_SHARE = 512
+# A block goes forward and backward through all layers while what it leaves there is still in cache.
+TOKENS_PER_BLOCK = 512
+# Small blocks of several replicas are taken together, up to this many tokens.
+TOKENS_PER_DISPATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,26 @@ class Problem:
     shares: Array
     allowed: Array
 
+    def of(self, replicas: slice, batch: slice = slice(None)) -> Problem:
+        """Return the part of some replicas and some sequences."""
+        inputs, targets, shares = (
+            np.ascontiguousarray(array[replicas, batch])
+            for array in (self.inputs, self.targets, self.shares)
+        )
+        return Problem(inputs, targets, shares, self.allowed)
+
 
 @dataclass
 class Outcome:
-    """What a step gives: loss (R,), gradients by name, and the tapes of its shards."""
+    """What a step gives: loss (R,), gradients by name, and the tapes of its blocks if asked for."""
 
     loss: Array
     grads: Params
-    tapes: list[list[Tape]]  # by replica chunk, then by piece of the batch
+    tapes: list[list[Tape]]  # by replica chunk, then by block of the batch
 
     def tape(self) -> Tape:
-        """Return one tape of all shards, with the whole gradients."""
-        joined = _join([_join(pieces, axis=1) for pieces in self.tapes], axis=0)
+        """Return one tape of all blocks, with the whole gradients."""
+        joined = _join([_join(blocks, axis=1) for blocks in self.tapes], axis=0)
         joined.grads = dict(self.grads)
         return joined
 
@@ -75,7 +85,7 @@ def loss_and_grad(
         If the loss or a gradient is infinite or NaN: it names layer and replica.
     """
     problem, dtype = pose(config, params, batch)
-    outcome = take(choose(engine, dtype), config, params, problem)
+    outcome = take(choose(engine, dtype), config, params, problem, taped=True)
     check_finite(outcome, "loss_and_grad", range(len(outcome.loss)))
     return outcome.loss, outcome.grads, outcome.tape()
 
@@ -105,7 +115,8 @@ def mean_loss(
     """
     problem, dtype = pose(config, params, batch)
     ready = choose(engine, dtype)
-    logits, _ = run_forward(ready, config, params, problem.inputs, problem.allowed, W_qk_offsets)
+    weights = by_layer(config, params)
+    logits, _ = run_forward(ready, config, weights, problem.inputs, problem.allowed, W_qk_offsets)
     rows = logits.shape[:2]
     arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
     return loss.forward(ready, logits, *arrays, out=logits)[0]
@@ -137,48 +148,69 @@ def take(
     config: TransformerConfig,
     params: Params,
     problem: Problem,
-    workspaces: list[Workspace] | None = None,
-    out: Params | None = None,
+    buffers: Buffers | None = None,
+    taped: bool = False,
 ) -> Outcome:
-    """Run the step's shards and add their gradients in a fixed order.
+    """Run the step's blocks and add their gradients in a fixed order.
 
-    With `workspaces` (filled here) and `out`, arrays of earlier steps are used again.
+    With `buffers`, arrays of earlier steps are used again, those of a tape included.
     """
     replicas, batch, length = problem.inputs.shape
-    chunks, pieces = shards(replicas, batch, length, engine.threads)
-    cuts = [(chunk, piece) for chunk in chunks for piece in pieces]
-    if workspaces is not None:
-        workspaces.extend(Workspace() for _ in range(len(cuts) - len(workspaces)))
-    tasks = []
-    for number, (chunk, piece) in enumerate(cuts):
-        workspace = None if workspaces is None else workspaces[number]
-        tasks.append(partial(_shard, engine, config, params, problem, chunk, piece, workspace))
+    buffers = Buffers() if buffers is None else buffers
+    chunks, shares = shards(replicas, batch, length, engine.threads)
+    weights = by_layer(config, params)
+    totals = buffers.gradients_like(params, len(shares))
+    tasks: list[Callable[[], tuple[Array, list[Tape]]]] = []
+    for chunk in chunks:
+        these, part = weights.of(chunk), problem.of(chunk)
+        for blocks, grads in zip(shares, totals, strict=True):
+            into = {name: total[chunk] for name, total in grads.items()}
+            number = len(tasks) if taped else None
+            tasks.append(
+                partial(_run_blocks, engine, config, these, part, blocks, into, buffers, number)
+            )
     results = engine.run(tasks)
-    groups = [results[i : i + len(pieces)] for i in range(0, len(results), len(pieces))]
-    losses = np.concatenate([sum(part.loss for part in group) for group in groups])
-    grads = {} if out is None else out
-    for name, value in params.items():
-        if name not in grads:
-            grads[name] = np.empty(value.shape, value.dtype)
-        for chunk, group in zip(chunks, groups, strict=True):
-            _add([part.grads[name] for part in group], grads[name][chunk])
-    return Outcome(losses, grads, [[part.tapes[0][0] for part in group] for group in groups])
+    groups = [results[i : i + len(shares)] for i in range(0, len(results), len(shares))]
+    losses = np.concatenate([sum(value for value, _ in group) for group in groups])
+    first, *others = totals
+    for name, total in first.items():
+        for other in others:
+            total += other[name]
+    tapes = [[tape for _, tapes in group for tape in tapes] for group in groups]
+    return Outcome(losses, first, tapes if taped else [])
 
 
-def shards(replicas: int, batch: int, length: int, threads: int) -> tuple[list[slice], list[slice]]:
-    """Cut the replicas into chunks and the batch into pieces.
+def shards(
+    replicas: int, batch: int, length: int, threads: int
+) -> tuple[list[slice], list[list[slice]]]:
+    """Cut the replicas into chunks, and the batch into shares of blocks.
 
-    The pieces depend on the batch and the threads alone, never on the replicas: sums over the batch
+    A chunk and a share are a thread's task, which takes one block after another. The cuts of the
+    batch depend on the batch and the threads alone, never on the replicas: sums over the batch
     then round in the same way however many replicas run beside each other.
     """
-    pieces = max(1, min(threads, batch, batch * length // TOKENS_PER_PIECE))
-    per_shard = max(1, TOKENS_PER_SHARD * pieces // (batch * length))
-    chunks = max(-(-replicas // per_shard), min(replicas, -(-threads // pieces)))
-    return _cut(replicas, chunks), _cut(batch, pieces)
+    shares = max(1, min(threads, batch, batch * length // TOKENS_PER_SHARE))
+    per_block = max(1, TOKENS_PER_BLOCK // length)
+    cuts = []
+    for share in _cut(batch, shares):
+        size = share.stop - share.start
+        parts = _cut(size, -(-size // per_block))
+        cuts.append([slice(share.start + part.start, share.start + part.stop) for part in parts])
+    longest = max(block.stop - block.start for blocks in cuts for block in blocks) * length
+    chunks = -(-replicas // max(1, TOKENS_PER_DISPATCH // longest))
+    side_by_side = -(-threads // shares)
+    return _cut(replicas, min(replicas, -(-chunks // side_by_side) * side_by_side)), cuts
 
 
-def check_finite(outcome: Outcome, where: str, replicas: Sequence[int]) -> None:
+def check_finite(
+    outcome: Outcome,
+    where: str,
+    replicas: Sequence[int],
+    retake: Callable[[], Outcome] | None = None,
+) -> None:
     """Raise an error that names layer and replica if loss or gradients are not finite.
+
+    An outcome without tapes needs `retake`, which takes the step again with them.
 
     Raises
     ------
@@ -190,15 +222,15 @@ def check_finite(outcome: Outcome, where: str, replicas: Sequence[int]) -> None:
         sums = [np.add.reduce(gradient, axis=None) for gradient in outcome.grads.values()]
     if np.isfinite(outcome.loss).all() and np.isfinite(sums).all():
         return
-    for number, values in _in_order(outcome):
+    tape = (retake() if retake else outcome).tape()
+    for number, values in _in_order(outcome, tape):
         for replica, name in enumerate(replicas):
             if not np.isfinite(values[replica]).all():
                 raise FloatingPointError(f"{where}: non-finite value in {number}, replica {name}")
 
 
-def _in_order(outcome: Outcome) -> Iterator[tuple[str, Array]]:
+def _in_order(outcome: Outcome, tape: Tape) -> Iterator[tuple[str, Array]]:
     """Yield what a step computes, layer by layer forward and then backward, with its place."""
-    tape = outcome.tape()
     for number, layer in enumerate(tape.layers):
         yield f"the input of layer {number}", layer.attention.x
         yield f"the attention of layer {number}", layer.attention.o
@@ -217,41 +249,58 @@ def _cut(size: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-def _shard(
+def _run_blocks(
     engine: Reference,
     config: TransformerConfig,
-    params: Params,
+    weights: Weights,
     problem: Problem,
-    chunk: slice,
-    piece: slice,
-    workspace: Workspace | None,
-) -> Outcome:
-    """Run forward, loss and backward for some replicas and a piece of the batch."""
-    if workspace is not None:
-        workspace.restart()
-    engine = engine.using(workspace)
-    params = {name: value[chunk] for name, value in params.items()}
-    inputs, targets, shares = (
-        np.ascontiguousarray(array[chunk, piece])
-        for array in (problem.inputs, problem.targets, problem.shares)
-    )
+    blocks: list[slice],
+    totals: Params,
+    buffers: Buffers,
+    taped_as: int | None,
+) -> tuple[Array, list[Tape]]:
+    """Take blocks of the batch one after another: their loss (R,), and tapes if these have a name.
+
+    The sum of their gradients is written to `totals`.
+    """
+    losses, tapes = [], []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
-        logits, tape = run_forward(engine, config, params, inputs, problem.allowed)
-        rows = logits.shape[:2]
-        arrays = (targets.reshape(rows), shares.reshape(rows))
-        value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
-        grads = run_backward(engine, config, params, tape, dlogits)
-    return Outcome(value, grads, [[tape]])
+        for number, block in enumerate(blocks):
+            name = None if taped_as is None else (taped_as, number)
+            with buffers.workspace(name) as workspace:
+                add = np.add if number else _begin
+                part = problem.of(slice(None), block)
+                value, tape = _run_block(
+                    engine.using(workspace), config, weights, part, totals, add
+                )
+            losses.append(value)
+            if taped_as is not None:
+                tapes.append(tape)
+    return sum(losses[1:], start=losses[0]), tapes
 
 
-def _add(parts: Sequence[Array], out: Array) -> None:
-    """Write the sum of `parts`, in their order, to `out`."""
-    if len(parts) == 1:
-        out[...] = parts[0]
-        return
-    np.add(parts[0], parts[1], out=out)
-    for part in parts[2:]:
-        out += part
+def _run_block(
+    engine: Reference,
+    config: TransformerConfig,
+    weights: Weights,
+    problem: Problem,
+    totals: Params,
+    add: Callable[..., object],
+) -> tuple[Array, Tape]:
+    """Run forward, loss and backward: loss (R,) and tape; gradients are added to `totals`."""
+    logits, tape = run_forward(engine, config, weights, problem.inputs, problem.allowed)
+    rows = logits.shape[:2]
+    arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
+    value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
+    for grads in run_backward(engine, config, weights, tape, dlogits):
+        for name, gradient in grads.items():
+            add(totals[name], gradient, out=totals[name])
+    return value, tape
+
+
+def _begin(_: Array, gradient: Array, out: Array) -> None:
+    """Begin a sum with its first term."""
+    out[...] = gradient
 
 
 def _join(parts: Sequence[Any], axis: int) -> Any:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minattn as ma
-from minattn.step import TOKENS_PER_PIECE, shards
+from minattn.step import TOKENS_PER_BLOCK, TOKENS_PER_SHARE, shards
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
 
 CONFIG = ma.TransformerConfig(
@@ -111,16 +111,19 @@ def test_float32_agrees_with_float64(engine, case):
     length=st.integers(1, 600),
     threads=st.integers(1, 9),
 )
-def test_shards_cover_everything_once_and_pieces_do_not_depend_on_replicas(
+def test_shards_cover_everything_once_and_cuts_of_the_batch_do_not_depend_on_replicas(
     replicas, batch, length, threads
 ):
-    chunks, pieces = shards(replicas, batch, length, threads)
-    for cuts, size in ((chunks, replicas), (pieces, batch)):
+    chunks, shares = shards(replicas, batch, length, threads)
+    blocks = [block for share in shares for block in share]
+    for cuts, size in ((chunks, replicas), (blocks, batch)):
         assert [i for cut in cuts for i in range(size)[cut]] == list(range(size))
         assert all(cut.start < cut.stop for cut in cuts)
-    assert pieces == shards(1, batch, length, threads)[1]
-    assert len(pieces) <= threads
-    assert shards(replicas, batch, length, 1)[1] == [slice(0, batch)]
+    for block in blocks:
+        assert block.stop - block.start <= max(1, TOKENS_PER_BLOCK // length)
+    assert shares == shards(1, batch, length, threads)[1]
+    assert len(shares) <= threads
+    assert len(shards(replicas, batch, length, 1)[1]) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -128,9 +131,9 @@ def test_shards_cover_everything_once_and_pieces_do_not_depend_on_replicas(
 def test_a_replica_of_a_sharded_step_is_bit_equal_to_it_alone(threads, replicas):
     ma.set_threads(threads)
     batch_size, length = 3 * 512 // 256, 256
-    assert batch_size * length >= 3 * TOKENS_PER_PIECE
-    chunks, pieces = shards(replicas, batch_size, length, threads)
-    assert len(pieces) == threads
+    assert batch_size * length >= 3 * TOKENS_PER_SHARE
+    chunks, shares = shards(replicas, batch_size, length, threads)
+    assert len(shares) == threads
     assert replicas < 6 or threads > 2 or len(chunks) > 1
     config, params, batch = build_case(CONFIG, replicas, batch_size, length)
     loss, grads, tape = ma.loss_and_grad(config, params, batch, "numba")
@@ -152,8 +155,8 @@ def test_a_replica_of_a_sharded_step_is_bit_equal_to_it_alone(threads, replicas)
 def test_shards_join_to_the_tape_and_gradients_of_one():
     ma.set_threads(3)
     config, params, batch = build_case(CONFIG, replicas=5, batch_size=7, length=256)
-    chunks, pieces = shards(5, 7, 256, 3)
-    assert min(len(chunks), len(pieces)) > 1
+    chunks, shares = shards(5, 7, 256, 3)
+    assert min(len(chunks), len(shares), len(shares[-1])) > 1
     loss, grads, tape = ma.loss_and_grad(config, params, batch, "numba")
     expected = ma.loss_and_grad(config, params, batch, "numpy")
     np.testing.assert_allclose(loss, expected[0], rtol=1e-12)

@@ -9,9 +9,9 @@ import numpy as np
 from minattn import checks
 from minattn.engines.reference import Reference
 from minattn.engines.threads import get_threads, set_threads
-from minattn.engines.workspace import Workspace
+from minattn.engines.workspace import Buffers, Workspace
 
-__all__ = ["NAMES", "Reference", "Workspace", "choose", "get_threads", "set_threads"]
+__all__ = ["NAMES", "Buffers", "Reference", "Workspace", "choose", "get_threads", "set_threads"]
 
 NAMES = ("auto", "numpy", "numba")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from minattn.engines import kernels
 from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON, Reference
 from minattn.engines.threads import get_threads, run_in_threads, single_threaded_blas
+from minattn.engines.workspace import Workspace
 
 Result = TypeVar("Result")
 
@@ -36,7 +37,19 @@ _adamw = compiled(kernels.adamw_entries)
 
 # Rows of a band: fewer would leave BLAS too little to do in one call, more would compute more of
 # what the mask hides.
-BAND = 16
+BAND = 32
+
+
+Band: TypeAlias = tuple[slice, slice]
+
+
+class Plan(NamedTuple):
+    """A mask, where its rows stop, and the bands of queries and of keys that are computed."""
+
+    allowed: Array
+    stops: Array
+    by_query: list[Band]
+    by_key: list[Band]
 
 
 class NumbaCPU(Reference):
@@ -44,6 +57,11 @@ class NumbaCPU(Reference):
 
     name = "numba"
     dtypes = ("float64", "float32")
+
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        super().__init__(workspace)
+        self._planned: Array | None = None
+        self._kept: Plan
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -59,29 +77,29 @@ class NumbaCPU(Reference):
         return single_threaded_blas()
 
     def pair_products(self, a: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
-        """Products by bands of queries, each up to the last key that one of them sees."""
+        """Products by bands of queries, each with the keys that some of them see."""
         if out is None:
             out = self.empty((*a.shape[:-1], b.shape[-2]), a.dtype)
-        for queries, keys in _bands(allowed):
-            right = b[..., keys, :].swapaxes(-2, -1)
-            np.matmul(a[..., queries, :], right, out=out[..., queries, keys])
+        b = b.swapaxes(-2, -1)
+        for queries, keys in self._plan(allowed).by_query:
+            np.matmul(a[..., queries, :], b[..., keys], out=out[..., queries, keys])
         return out
 
     def key_sums(self, W: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
-        """Products by bands of queries, each up to the last key that one of them sees."""
+        """Products by bands of queries, each with the keys that some of them see."""
         if out is None:
             out = self.empty((*W.shape[:-1], b.shape[-1]), W.dtype)
-        for queries, keys in _bands(allowed):
+        for queries, keys in self._plan(allowed).by_query:
             np.matmul(W[..., queries, keys], b[..., keys, :], out=out[..., queries, :])
         return out
 
     def query_sums(self, W: Array, a: Array, allowed: Array, out: Array | None = None) -> Array:
-        """Products by bands of keys, each from the first query that sees one of them."""
+        """Products by bands of keys, each with the queries that see some of them."""
         if out is None:
             out = self.empty((*W.shape[:-1], a.shape[-1]), W.dtype)
-        for keys, queries in _bands(allowed.T):
-            left = W[..., queries, keys].swapaxes(-2, -1)
-            np.matmul(left, a[..., queries, :], out=out[..., keys, :])
+        W = W.swapaxes(-2, -1)
+        for keys, queries in self._plan(allowed).by_key:
+            np.matmul(W[..., keys, queries], a[..., queries, :], out=out[..., keys, :])
         return out
 
     def masked_softmax(
@@ -89,8 +107,8 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused scale, mask and softmax; a row stops at its last allowed key."""
         out = self._out(scores, out)
-        allowed = _plain(allowed)
-        _softmax(_matrices(scores), allowed, _row_spans(allowed)[1], scale, _matrices(out))
+        plan = self._plan(allowed)
+        _softmax(_matrices(scores), plan.allowed, plan.stops, scale, _matrices(out))
         return out
 
     def masked_softmax_backward(
@@ -103,8 +121,8 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused softmax backward; a row stops at its last allowed key."""
         out = self._out(d_weights, out)
-        allowed = _plain(allowed)
-        arrays = (_matrices(weights), _matrices(d_weights), allowed, _row_spans(allowed)[1])
+        plan = self._plan(allowed)
+        arrays = (_matrices(weights), _matrices(d_weights), plan.allowed, plan.stops)
         _softmax_backward(*arrays, scale, _matrices(out))
         return out
 
@@ -113,7 +131,7 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused scale and mask."""
         out = self._out(scores, out)
-        _scale(_matrices(scores), _plain(allowed), scale, _matrices(out))
+        _scale(_matrices(scores), self._plan(allowed).allowed, scale, _matrices(out))
         return out
 
     def cross_entropy(
@@ -179,6 +197,16 @@ class NumbaCPU(Reference):
         numbers = (beta1, beta2, step_size, inverse_correction, epsilon, shrink)
         _adamw(_flat(value), _flat(gradient), _flat(mean), _flat(square), *numbers)
 
+    def _plan(self, allowed: Array) -> Plan:
+        """Return the plan of a mask, kept for the next call: all layers have the same."""
+        if allowed is not self._planned or allowed.flags.writeable:
+            own = _plain(allowed)
+            starts, stops = _row_spans(own)
+            by_key = _bands(*_row_spans(_plain(own.T)))
+            self._kept = Plan(own, stops, _bands(starts, stops), by_key)
+            self._planned = allowed
+        return self._kept
+
     def _out(self, like: Array, out: Array | None) -> Array:
         if out is None:
             return self.empty(like.shape, like.dtype)
@@ -188,15 +216,14 @@ class NumbaCPU(Reference):
         return out
 
 
-def _bands(allowed: Array) -> list[tuple[slice, slice]]:
-    """Cut the rows of a mask into bands: rows, and the columns from the first allowed to the last.
+def _bands(starts: Array, stops: Array) -> list[Band]:
+    """Cut rows into bands with the columns from the first allowed to the last of any of them.
 
     Neighbours with the same columns are one band, so that a full mask is one product.
     """
-    starts, stops = _row_spans(_plain(allowed))
-    bands: list[tuple[slice, slice]] = []
-    for top in range(0, len(allowed), BAND):
-        rows = slice(top, min(top + BAND, len(allowed)))
+    bands: list[Band] = []
+    for top in range(0, len(starts), BAND):
+        rows = slice(top, min(top + BAND, len(starts)))
         columns = slice(int(starts[rows].min()), int(stops[rows].max()))
         if bands and bands[-1][1] == columns:
             rows = slice(bands.pop()[0].start, rows.stop)
@@ -210,8 +237,8 @@ def _check_in_place(name: str, array: Array) -> None:
 
 
 def _plain(array: Array) -> Array:
-    """Return the array as kernels are compiled for it: C-contiguous and writable."""
-    return np.require(array, requirements=("C", "W"))
+    """Return the array as kernels are compiled for it: C-contiguous, aligned and writable."""
+    return array if array.flags.carray else np.array(array, order="C")
 
 
 def _matrices(array: Array) -> Array:

@@ -51,6 +51,10 @@ class Reference:
             return np.empty(shape, dtype)
         return self._workspace.empty(shape, dtype)
 
+    def scratch(self) -> AbstractContextManager[object]:
+        """Return a context whose outputs are free again after it, unless they are to last."""
+        return nullcontext() if self._workspace is None else self._workspace.scratch()
+
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
         """Return a @ b over the last two axes; the leading axes of a and b are equal."""
         if out is None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minattn.engines import Workspace, choose
+from minattn.engines import Buffers, Workspace, choose
 
 REQUESTS = [((2, 3), "float64"), ((2, 3), "float64"), ((4,), "float32"), ((), "float64")]
 
@@ -24,16 +24,48 @@ def test_the_same_buffers_come_back_after_a_restart():
         assert all(one is other for one, other in zip(first, again, strict=True))
 
 
-def test_another_shape_or_dtype_gets_another_buffer_and_the_rest_stay():
+def test_another_shape_or_dtype_is_served_and_the_rest_stay():
     workspace = Workspace()
     first = [workspace.empty(*request) for request in REQUESTS]
     workspace.restart()
-    changed = [REQUESTS[0], ((3, 2), "float64"), ((4,), "float64"), REQUESTS[3], ((1,), "float64")]
+    changed = [REQUESTS[0], ((3, 3), "float64"), ((4,), "float64"), REQUESTS[3], ((1,), "float64")]
     again = [workspace.empty(*request) for request in changed]
     for number, kept in enumerate([True, False, False, True]):
         assert (again[number] is first[number]) == kept
     for buffer, (shape, dtype) in zip(again, changed, strict=True):
         assert (buffer.shape, buffer.dtype) == (shape, dtype)
+        assert not any(np.shares_memory(buffer, other) for other in again if other is not buffer)
+
+
+def test_what_is_not_larger_takes_no_new_memory():
+    workspace = Workspace()
+    first = workspace.empty((3, 4), "float64")
+    workspace.restart()
+    smaller = workspace.empty((2, 5), "float32")
+    assert np.shares_memory(first, smaller)
+    workspace.restart()
+    assert np.shares_memory(first, workspace.empty((3, 4), "float64"))
+
+
+def test_scratch_is_free_again_unless_all_is_to_last():
+    for lasting in (False, True):
+        workspace = Workspace(lasting)
+        workspace.empty((2,), "float64")
+        with workspace.scratch():
+            inside = workspace.empty((3,), "float64")
+        assert (workspace.empty((3,), "float64") is inside) != lasting
+
+
+def test_a_workspace_is_lent_to_one_borrower_at_a_time():
+    buffers = Buffers()
+    with buffers.workspace() as one, buffers.workspace() as other:
+        assert one is not other
+    with buffers.workspace() as again:
+        assert again in (one, other)
+    with buffers.workspace((0, 1)) as own:
+        assert own not in (one, other)
+    with buffers.workspace((0, 2)) as another, buffers.workspace((0, 1)) as same:
+        assert same is own is not another
 
 
 def test_an_engine_takes_its_outputs_from_its_workspace(engine):

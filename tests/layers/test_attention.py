@@ -43,10 +43,12 @@ def test_backward_against_complex_step(engine, case):
 
     def functional(arrays):
         weights = {name: value for name, value in arrays.items() if name != "x"}
-        return (dy * attention.forward(exact, weights, arrays["x"], allowed, kind)[0]).sum()
+        return (
+            dy * attention.forward(exact, attention.joined(weights), arrays["x"], allowed, kind)[0]
+        ).sum()
 
-    _, tape = attention.forward(chosen, p, x, allowed, kind)
-    dx, found = attention.backward(chosen, p, tape, dy, allowed, kind)
+    _, tape = attention.forward(chosen, attention.joined(p), x, allowed, kind)
+    dx, found = attention.backward(chosen, attention.joined(p), tape, dy, allowed, kind)
     found |= {"x": dx}
     expected = naive.gradient(functional, p | {"x": x})
     assert found.keys() == expected.keys()
@@ -59,8 +61,8 @@ def test_backward_against_complex_step(engine, case):
 @given(case=attention_cases())
 def test_forward_and_backward_against_loops(engine, case):
     p, x, dy, (R, B, N, H, h, d), allowed, kind = case
-    y, tape = attention.forward(choose(engine), p, x, allowed, kind)
-    dx, found = attention.backward(choose(engine), p, tape, dy, allowed, kind)
+    y, tape = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
+    dx, found = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, kind)
     assert (y.shape, tape.A.shape) == ((R, B * N, d), (R, B, H, N, N))
     assert tape.q.shape == tape.k.shape == tape.v.shape == (R, B, H, N, h)
     assert tape.output_gradient.shape == (R, B, H, N, h)
@@ -95,12 +97,14 @@ def test_a_row_without_an_allowed_key(engine):
     allowed = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]], bool)
     p = square(np.arange(1.0, 10).reshape(3, 3), np.arange(9.0).reshape(3, 3))
     dy = np.array([[[1.0, -1, 2], [5, 5, 5], [0, 1, 0]]])
-    y, tape = attention.forward(choose(engine), p, np.eye(3)[None], allowed, "softmax")
+    y, tape = attention.forward(
+        choose(engine), attention.joined(p), np.eye(3)[None], allowed, "softmax"
+    )
     A = [[0.119202922, 0, 0.880797078], [0, 0, 0], [0.0900305732, 0.2447284711, 0.6652409558]]
     np.testing.assert_allclose(tape.A[0, 0, 0], A, atol=1e-10)
     assert (tape.A[0, 0, 0][~allowed] == 0).all()
     assert np.array_equal(y[0, 1], np.zeros(3))
-    _, grads = attention.backward(choose(engine), p, tape, dy, allowed, "softmax")
+    _, grads = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, "softmax")
     dS = np.sqrt(3) * grads["W_q"][0, :, 0]
     expected = [
         [-1.2599230248, 0, 1.2599230248],
@@ -115,8 +119,10 @@ def test_softmax_gradient_by_hand(engine):
     p = square(np.log([[0.2, 0.3, 0.5]] * 3), np.eye(3))
     dy = np.array([[[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]])
     allowed = np.ones((3, 3), bool)
-    _, tape = attention.forward(choose(engine), p, np.eye(3)[None], allowed, "softmax")
-    _, grads = attention.backward(choose(engine), p, tape, dy, allowed, "softmax")
+    _, tape = attention.forward(
+        choose(engine), attention.joined(p), np.eye(3)[None], allowed, "softmax"
+    )
+    _, grads = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, "softmax")
     dS = np.sqrt(3) * grads["W_q"][0, :, 0]
     np.testing.assert_allclose(dS, [[0.16, -0.06, -0.10], [0, 0, 0], [0, 0, 0]], atol=1e-15)
 
@@ -140,17 +146,17 @@ def test_a_non_finite_row_that_nobody_sees_reaches_no_other(engine, kind, bad):
     x, dy = rng.standard_normal((1, 3, 4)), rng.standard_normal((1, 3, 4))
     allowed = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 0]], bool)
     dy[0, 2] = 0
-    clean, tape = attention.forward(choose(engine), p, x, allowed, kind)
-    _, expected = attention.backward(choose(engine), p, tape, dy, allowed, kind)
+    clean, tape = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
+    _, expected = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, kind)
     G = tape.output_gradient
     x[0, 2] = bad
     with np.errstate(invalid="ignore"):
-        y, tape = attention.forward(choose(engine), p, x, allowed, kind)
+        y, tape = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
     assert np.array_equal(y[0, :2], clean[0, :2])
     # The row's own query is bad too, and sees: take it out, and leave what came of key and value.
     tape.q[:, :, :, 2] = tape.A[:, :, :, 2] = 0
     tape.x[0, 2] = tape.o[0, 2] = 0
-    _, grads = attention.backward(choose(engine), p, tape, dy, allowed, kind)
+    _, grads = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, kind)
     assert np.array_equal(tape.output_gradient, G)
     for name in p:
         np.testing.assert_allclose(grads[name], expected[name], atol=1e-14, err_msg=name)
@@ -161,7 +167,7 @@ def test_keys_and_values_are_zero_on_the_tape_only_where_nobody_sees_them(engine
     p = random_params(rng, R=1, H=1, h=2, d=3)
     allowed = naive.pairs("strictly_causal", 3)  # no query sees the last key
     _, tape = attention.forward(
-        choose(engine), p, rng.standard_normal((1, 3, 3)), allowed, "softmax"
+        choose(engine), attention.joined(p), rng.standard_normal((1, 3, 3)), allowed, "softmax"
     )
     for array in (tape.k, tape.v):
         assert (array[0, 0, 0, :2] != 0).all()
@@ -186,8 +192,10 @@ def test_biases_of_queries_and_keys(engine, kind):
     allowed = naive.pairs("causal", 5)
 
     def run(**changes):
-        y, tape = attention.forward(choose(engine), p | changes, x, allowed, kind)
-        return y, attention.backward(choose(engine), p | changes, tape, dy, allowed, kind)[1]
+        y, tape = attention.forward(choose(engine), attention.joined(p | changes), x, allowed, kind)
+        return y, attention.backward(
+            choose(engine), attention.joined(p | changes), tape, dy, allowed, kind
+        )[1]
 
     y, grads = run()
     assert abs(run(b_q=p["b_q"] + 1)[0] - y).max() > 1e-2
@@ -208,12 +216,12 @@ def test_an_offset_of_w_qk_acts_as_that_change_of_the_product(engine, kind):
     x, allowed = rng.standard_normal((2, 6, 4)), naive.pairs("causal", 3)
     change = rng.standard_normal(p["W_q"].shape)
     offset = np.einsum("rdhk,rehk->rhde", change, p["W_k"])
-    y, _ = attention.forward(choose(engine), p, x, allowed, kind, offset)
+    y, _ = attention.forward(choose(engine), attention.joined(p), x, allowed, kind, offset)
     expected, _ = attention.forward(
-        choose(engine), p | {"W_q": p["W_q"] + change}, x, allowed, kind
+        choose(engine), attention.joined(p | {"W_q": p["W_q"] + change}), x, allowed, kind
     )
     np.testing.assert_allclose(y, expected, atol=1e-12)
-    plain, _ = attention.forward(choose(engine), p, x, allowed, kind)
+    plain, _ = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
     assert abs(y - plain).max() > 1e-2
 
 
@@ -223,9 +231,9 @@ def test_sequences_and_replicas_do_not_mix(engine, kind):
     R, B, N, d = 2, 3, 4, 5
     p = random_params(rng, R, H=2, h=3, d=d)
     x, allowed = rng.standard_normal((R, B * N, d)), naive.pairs("bidirectional", N)
-    before, _ = attention.forward(choose(engine), p, x, allowed, kind)
+    before, _ = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
     x[1, 2 * N] += 1
-    after, _ = attention.forward(choose(engine), p, x, allowed, kind)
+    after, _ = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
     changed = (after != before).any(axis=-1).reshape(R, B, N).any(axis=-1)
     assert changed.tolist() == [[False] * 3, [False, False, True]]
 
@@ -238,10 +246,10 @@ def test_backward_reads_but_does_not_write_the_tape(engine, kind):
     for array in (x, dy, *p.values()):
         array.setflags(write=False)
     allowed = naive.pairs("causal", 4)
-    _, tape = attention.forward(choose(engine), p, x, allowed, kind)
+    _, tape = attention.forward(choose(engine), attention.joined(p), x, allowed, kind)
     before = {f.name: np.copy(getattr(tape, f.name)) for f in dataclasses.fields(tape)[:-1]}
-    first = attention.backward(choose(engine), p, tape, dy, allowed, kind)[1]
-    second = attention.backward(choose(engine), p, tape, dy, allowed, kind)[1]
+    first = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, kind)[1]
+    second = attention.backward(choose(engine), attention.joined(p), tape, dy, allowed, kind)[1]
     assert all(np.array_equal(getattr(tape, name), value) for name, value in before.items())
     assert all(np.array_equal(first[name], second[name]) for name in p)
 
@@ -254,7 +262,9 @@ def test_float32_is_kept(engine, kind):
     }
     x = np.ones((1, 4, 3), np.float32)
     allowed = naive.pairs("strictly_causal", 4)
-    y, tape = attention.forward(choose(engine, "float32"), p, x, allowed, kind)
-    dx, grads = attention.backward(choose(engine, "float32"), p, tape, y, allowed, kind)
+    y, tape = attention.forward(choose(engine, "float32"), attention.joined(p), x, allowed, kind)
+    dx, grads = attention.backward(
+        choose(engine, "float32"), attention.joined(p), tape, y, allowed, kind
+    )
     arrays = [y, dx, tape.q, tape.k, tape.v, tape.A, tape.o, tape.output_gradient, *grads.values()]
     assert {array.dtype for array in arrays} == {np.dtype(np.float32)}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minattn.config import TransformerConfig
 from minattn.engines import choose
-from minattn.layers import block
+from minattn.layers import attention, block
 from minattn.params import below
 from minattn.testing.strategies import build_params, configs, masks
 
@@ -27,8 +27,9 @@ def test_against_complex_step_and_loops(engine, data, config, seed):
     )
     chosen, exact = choose(engine), choose("numpy")
 
-    y, tape = block.forward(chosen, config, p, x, allowed)
-    dx, found = block.backward(chosen, config, p, tape, dy.copy(), allowed)
+    joined = attention.joined(p)
+    y, tape = block.forward(chosen, config, joined, x, allowed)
+    dx, found = block.backward(chosen, config, joined, tape, dy.copy(), allowed)
     for r in range(R):
         for b in range(B):
             rows = slice(b * N, (b + 1) * N)
@@ -36,7 +37,7 @@ def test_against_complex_step_and_loops(engine, data, config, seed):
             np.testing.assert_allclose(y[r, rows], expected, rtol=1e-10, atol=1e-10)
 
     def functional(arrays):
-        weights = {name: value for name, value in arrays.items() if name != "x"}
+        weights = attention.joined({name: a for name, a in arrays.items() if name != "x"})
         return (dy * block.forward(exact, config, weights, arrays["x"], allowed)[0]).sum()
 
     found |= {"x": dx}
@@ -55,7 +56,7 @@ def test_inputs_are_not_written(engine, norm, feed_forward):
         vocab_size=2, width=4, layers=1, heads=2, max_length=3, norm=norm,
         feed_forward=feed_forward, bias=True,
     )  # fmt: skip
-    p = below(build_params(config), "layers.0.")
+    p = attention.joined(below(build_params(config), "layers.0."))
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((1, 6, 4)), rng.standard_normal((1, 6, 4))
     for array in (x, dy, *p.values()):
