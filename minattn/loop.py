@@ -17,7 +17,9 @@ from minattn.config import TransformerConfig
 from minattn.engines import Buffers, Reference
 from minattn.model import Tape
 from minattn.objectives import Batch, stack
+from minattn.observers import Summing
 from minattn.optim import Optimizer
+from minattn.params import below
 from minattn.randomness import generator
 from minattn.saving import load_arrays, save_arrays
 from minattn.step import Outcome, check_finite, pose, take
@@ -129,23 +131,18 @@ class Loop:
         run.whole = True
         return outcome.loss
 
-    @property
-    def lends(self) -> bool:
-        """Whether every observer leaves the arrays alone, so that none need be its own."""
-        return all(getattr(observer, "transient", False) for observer in self.observers)
-
     def evaluate(self, run: Run, recording: bool) -> tuple[Outcome, Array | None, Tape | None]:
         """Draw a batch; return loss and gradients, the penalty's value, and for records the tape.
 
-        Gradients are those of loss and penalty together, the tape is of the loss alone. Their
-        arrays are used again in the next step, but for those of a record that observers may keep.
+        Gradients are those of loss and penalty together, the tape is of the loss alone. Arrays are
+        used again in the next step, but for those of a tape, which observers may keep.
         """
         problem, _ = pose(self.config, run.params, self.draw(run))
-        watched = recording and bool(self.observers)
-        buffers = self.buffers if self.lends or not watched else None
         again = partial(take, self.engine, self.config, run.params, problem)
-        outcome = again(buffers, taped=watched)
-        tape = outcome.tape() if watched else None
+        taped = recording and not all(isinstance(one, Summing) for one in self.observers)
+        watch = self.sums if recording and self.observers else None
+        outcome = again(None if taped else self.buffers, taped, watch)
+        tape = outcome.tape() if taped else None
         value = None
         if self.penalty is not None:
             value, grads = self.penalty(dict(run.params))
@@ -176,6 +173,15 @@ class Loop:
             batches.append(batch)
         return stack(batches)
 
+    def sums(self, tape: Tape) -> Params:
+        """Return what the summing observers take from a block, by their place and name."""
+        return {
+            f"{place}.{name}": array
+            for place, observer in enumerate(self.observers)
+            if isinstance(observer, Summing)
+            for name, array in observer.of_block(tape).items()
+        }
+
     def observe(
         self, run: Run, outcome: Outcome, penalty: Array | None, tape: Tape | None
     ) -> dict[str, Any]:
@@ -183,12 +189,15 @@ class Loop:
         if penalty is not None:
             values["penalty"] = penalty
         params, grads = run.params, outcome.grads
-        if not self.lends:  # what an observer does to its arrays must not reach the training
+        if tape is not None:  # what an observer does to its arrays must not reach the training
             params = {name: value.copy() for name, value in params.items()}
             grads = {name: value.copy() for name, value in grads.items()}
-        for observer in self.observers:
-            assert tape is not None
-            found = observer(run.step, params, grads, tape)
+        for place, observer in enumerate(self.observers):
+            if isinstance(observer, Summing):
+                found = observer.record(run.step, params, below(outcome.sums, f"{place}."))
+            else:
+                assert tape is not None
+                found = observer(run.step, params, grads, tape)
             if not isinstance(found, dict) or found.keys() & values.keys():
                 got = f"{found!r:.60} beside {sorted(values)}"
                 checks.fail("observe", got, "functions that return dicts of names of their own")

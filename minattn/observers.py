@@ -1,13 +1,14 @@
 """Observers for `fit`: the account of what training does to W_qk, and the loss on unseen tokens.
 
-Both are `transient`: they keep nothing of what they are given, and change none of it, so that `fit`
-need not make copies for them.
+Both are `Summing`: what they need of a step is a sum over the sequences of its batch, so that `fit`
+hands them one block of it after another, and need neither join tapes nor copy anything.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,26 +21,54 @@ from minattn.objectives import Batch
 from minattn.params import W_qk, check_params
 from minattn.scores import scores
 from minattn.step import mean_loss
-from minattn.update import implicit_update
+from minattn.terms import agreement, agreement_sums, weighted_outer_sum
+from minattn.update import coefficients, taped
+
+
+class Summing(ABC):
+    """An observer whose record is made of sums over sequences."""
+
+    @abstractmethod
+    def of_block(self, tape: Tape) -> Params:
+        """Return sums over the sequences of a tape, arrays (R, ...); keep and change nothing.
+
+        It is called in the threads that run the step, with tapes whose `grads` are None.
+        """
+
+    @abstractmethod
+    def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
+        """Return what is recorded, given the sums over the batch."""
+
+    def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
+        """Return what is recorded, as any observer."""
+        return self.record(step, params, self.of_block(tape))
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Summing):
     """Observer made by `account`."""
 
     config: TransformerConfig
     start: Array  # W_qk of every layer (layers, R, d, d) that the change is counted from
 
-    transient: ClassVar[bool] = True
+    def of_block(self, tape: Tape) -> Params:
+        """Return Ghat (R, layers, H, d, d) and the sums of the agreement (R, layers)."""
+        layers = [self._of_layer(tape, layer) for layer in range(self.config.layers)]
+        return {name: np.stack([one[name] for one in layers], axis=1) for name in layers[0]}
 
-    def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
+    def _of_layer(self, tape: Tape, layer: int) -> Params:
+        A, G, v, x = taped(self.config, tape, layer)
+        beta = coefficients(A, G, v, tape.allowed, self.config.attention)
+        product, energy, entries = agreement_sums(beta, tape.allowed)
+        total = weighted_outer_sum(x, beta)
+        return {"total": total, "product": product, "energy": energy, "entries": entries}
+
+    def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
         """Return the metrics that `account` lists."""
-        config, now = self.config, _forms(self.config, params)
+        now, totals = _forms(self.config, params), sums["total"].swapaxes(0, 1)
         if now.shape != self.start.shape:
             got = f"{self.start.shape[1]} replicas"
             checks.fail("initial", got, f"{now.shape[1]}, as params have")
-        updates = [implicit_update(config, params, tape, layer) for layer in range(config.layers)]
-        totals = np.stack([update.total for update in updates])  # (layers, R, H, d, d)
         change = now - self.start
         # One call for all matrices: at small widths, a call costs more than a matrix.
         found = scores(np.concatenate([now[:, :, None], change[:, :, None], totals], axis=2))
@@ -48,8 +77,8 @@ class Account:
             row |= {name: values[..., 0], "change_" + name: values[..., 1]}
         row["change_norm"] = np.linalg.norm(change, axis=(-2, -1))
         row["update_symmetry"] = np.mean(np.asarray(found.symmetry)[..., 2:], axis=-1)
-        agreement, pairs = zip(*(update.agreement() for update in updates), strict=True)
-        return row | {"agreement": np.stack(agreement), "agreement_pairs": np.stack(pairs)}
+        value, pairs = agreement(*(sums[name].T for name in ("product", "energy", "entries")))
+        return row | {"agreement": value, "agreement_pairs": pairs}
 
 
 def account(config: TransformerConfig, initial: Params) -> Account:
@@ -77,7 +106,7 @@ def account(config: TransformerConfig, initial: Params) -> Account:
 
 
 @dataclass(frozen=True)
-class HeldOutLoss:
+class HeldOutLoss(Summing):
     """Observer made by `held_out_loss`."""
 
     config: TransformerConfig
@@ -85,9 +114,11 @@ class HeldOutLoss:
     name: str
     engine: str | Reference
 
-    transient: ClassVar[bool] = True
+    def of_block(self, tape: Tape) -> Params:
+        """Need nothing of the step."""
+        return {}
 
-    def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
+    def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
         """Return the loss (R,) under its name."""
         return {self.name: mean_loss(self.config, params, self.batch, self.engine)}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +26,8 @@ TOKENS_PER_SHARE = 512
 TOKENS_PER_BLOCK = 512
 # Small blocks of several replicas are taken together, up to this many tokens.
 TOKENS_PER_DISPATCH = 1024
+
+Watch: TypeAlias = Callable[[Tape], Params]
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,12 @@ class Problem:
 
 @dataclass
 class Outcome:
-    """What a step gives: loss (R,), gradients by name, and the tapes of its blocks if asked for."""
+    """What a step gives: loss (R,), gradients by name, and of its blocks what was asked for."""
 
     loss: Array
     grads: Params
     tapes: list[list[Tape]]  # by replica chunk, then by block of the batch
+    sums: Params  # what `watch` returned, added over the blocks, (R, ...)
 
     def tape(self) -> Tape:
         """Return one tape of all blocks, with the whole gradients."""
@@ -150,34 +152,48 @@ def take(
     problem: Problem,
     buffers: Buffers | None = None,
     taped: bool = False,
+    watch: Watch | None = None,
 ) -> Outcome:
     """Run the step's blocks and add their gradients in a fixed order.
 
-    With `buffers`, arrays of earlier steps are used again, those of a tape included.
+    With `buffers`, arrays of earlier steps are used again, those of a tape included. `watch` is
+    called with the complete tape of each block, in the thread that has run it, and must keep
+    nothing of it; what it returns is added up.
     """
     replicas, batch, length = problem.inputs.shape
     buffers = Buffers() if buffers is None else buffers
     chunks, shares = shards(replicas, batch, length, engine.threads)
     weights = by_layer(config, params)
     totals = buffers.gradients_like(params, len(shares))
-    tasks: list[Callable[[], tuple[Array, list[Tape]]]] = []
+    tasks: list[Task] = []
     for chunk in chunks:
-        these, part = weights.of(chunk), problem.of(chunk)
         for blocks, grads in zip(shares, totals, strict=True):
-            into = {name: total[chunk] for name, total in grads.items()}
-            number = len(tasks) if taped else None
-            tasks.append(
-                partial(_run_blocks, engine, config, these, part, blocks, into, buffers, number)
+            task = Task(
+                engine=engine,
+                config=config,
+                weights=weights.of(chunk),
+                problem=problem.of(chunk),
+                blocks=blocks,
+                totals={name: total[chunk] for name, total in grads.items()},
+                buffers=buffers,
+                taped_as=len(tasks) if taped else None,
+                watch=watch,
             )
-    results = engine.run(tasks)
+            tasks.append(task)
+    results = engine.run([task.run for task in tasks])
     groups = [results[i : i + len(shares)] for i in range(0, len(results), len(shares))]
-    losses = np.concatenate([sum(value for value, _ in group) for group in groups])
     first, *others = totals
     for name, total in first.items():
         for other in others:
             total += other[name]
-    tapes = [[tape for _, tapes in group for tape in tapes] for group in groups]
-    return Outcome(losses, first, tapes if taped else [])
+    return Outcome(
+        loss=np.concatenate([_added([part.loss for part in group]) for group in groups]),
+        grads=first,
+        tapes=[[tape for part in group for tape in part.tapes] for group in groups]
+        if taped
+        else [],
+        sums=_stacked([_summed([part.sums for part in group]) for group in groups]),
+    )
 
 
 def shards(
@@ -249,58 +265,77 @@ def _cut(size: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-def _run_blocks(
-    engine: Reference,
-    config: TransformerConfig,
-    weights: Weights,
-    problem: Problem,
-    blocks: list[slice],
-    totals: Params,
-    buffers: Buffers,
-    taped_as: int | None,
-) -> tuple[Array, list[Tape]]:
-    """Take blocks of the batch one after another: their loss (R,), and tapes if these have a name.
+class Part(NamedTuple):
+    """What a task returns: loss (R,), tapes of its blocks if asked for, and sums of `watch`."""
 
-    The sum of their gradients is written to `totals`.
-    """
-    losses, tapes = [], []
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
-        for number, block in enumerate(blocks):
-            name = None if taped_as is None else (taped_as, number)
-            with buffers.workspace(name) as workspace:
-                add = np.add if number else _begin
-                part = problem.of(slice(None), block)
-                value, tape = _run_block(
-                    engine.using(workspace), config, weights, part, totals, add
-                )
-            losses.append(value)
-            if taped_as is not None:
-                tapes.append(tape)
-    return sum(losses[1:], start=losses[0]), tapes
+    loss: Array
+    tapes: list[Tape]
+    sums: Params
 
 
-def _run_block(
-    engine: Reference,
-    config: TransformerConfig,
-    weights: Weights,
-    problem: Problem,
-    totals: Params,
-    add: Callable[..., object],
-) -> tuple[Array, Tape]:
-    """Run forward, loss and backward: loss (R,) and tape; gradients are added to `totals`."""
-    logits, tape = run_forward(engine, config, weights, problem.inputs, problem.allowed)
-    rows = logits.shape[:2]
-    arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
-    value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
-    for grads in run_backward(engine, config, weights, tape, dlogits):
-        for name, gradient in grads.items():
-            add(totals[name], gradient, out=totals[name])
-    return value, tape
+@dataclass(frozen=True)
+class Task:
+    """What one thread does at a time: some replicas' share of the batch, block after block."""
+
+    engine: Reference
+    config: TransformerConfig
+    weights: Weights
+    problem: Problem
+    blocks: list[slice]
+    totals: Params  # where the sum of the gradients goes
+    buffers: Buffers
+    taped_as: int | None  # a name for the tapes; None: they need not last
+    watch: Watch | None
+
+    def run(self) -> Part:
+        """Run the blocks."""
+        losses, tapes, sums = [], [], []
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
+            for number, block in enumerate(self.blocks):
+                name = None if self.taped_as is None else (self.taped_as, number)
+                with self.buffers.workspace(name, complete=self.watch is not None) as workspace:
+                    add = np.add if number else _begin
+                    value, tape = self.step(self.engine.using(workspace), block, add)
+                    losses.append(value)
+                    if self.taped_as is not None:
+                        tapes.append(tape)
+                    if self.watch is not None:
+                        sums.append(self.watch(tape))
+        return Part(_added(losses), tapes, _summed(sums))
+
+    def step(
+        self, engine: Reference, block: slice, add: Callable[..., object]
+    ) -> tuple[Array, Tape]:
+        """Run a block forward and backward: loss (R,) and tape; add gradients to the totals."""
+        config, weights, problem = self.config, self.weights, self.problem.of(slice(None), block)
+        logits, tape = run_forward(engine, config, weights, problem.inputs, problem.allowed)
+        rows = logits.shape[:2]
+        arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
+        value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
+        for grads in run_backward(engine, config, weights, tape, dlogits):
+            for name, gradient in grads.items():
+                add(self.totals[name], gradient, out=self.totals[name])
+        return value, tape
 
 
 def _begin(_: Array, gradient: Array, out: Array) -> None:
     """Begin a sum with its first term."""
     out[...] = gradient
+
+
+def _added(terms: Sequence[Array]) -> Array:
+    """Return the sum of arrays, added in their order."""
+    return sum(terms[1:], start=terms[0])
+
+
+def _summed(parts: Sequence[Params]) -> Params:
+    """Return the sums of arrays by name, added in their order."""
+    return {name: _added([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+
+def _stacked(parts: Sequence[Params]) -> Params:
+    """Return arrays by name, joined along the axis of replicas."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _join(parts: Sequence[Any], axis: int) -> Any:

@@ -178,20 +178,7 @@ class ImplicitUpdate:
             NaN where there is no such pair or all their coefficients vanish.
         pairs : (R,) int array
         """
-        both = self.allowed & self.allowed.T & ~np.eye(len(self.allowed), dtype=bool)
-        value = np.full(len(self.beta), np.nan, self.beta.dtype)
-        if not both.any():  # causal masks
-            return value, np.zeros(len(self.beta), dtype=int)
-        # Both orders of a pair are counted. Coefficients of a query without a gradient are zero, so
-        # that it is enough to leave out those that face one.
-        active = (self.beta != 0).any(axis=-1)  # (R, B, H, N)
-        faced = active.astype(float) @ both.astype(float)  # how many pairs each query would form
-        pairs = (active * faced).sum(axis=(1, 2, 3)).astype(int)
-        beta = np.where(both & active[..., None, :], self.beta, 0)
-        energy = np.einsum("rbhij,rbhij->r", beta, beta)
-        product = np.einsum("rbhij,rbhji->r", beta, beta)
-        np.divide(product, energy, out=value, where=energy > 0)
-        return value, pairs // 2
+        return agreement(*agreement_sums(self.beta, self.allowed))
 
     def _only(self, symbol: int) -> Array:
         """Return x with all rows but the symbol's set to zero."""
@@ -241,6 +228,33 @@ def outer_sum(x: Array, rows: Array) -> Array:
     """Return sum_i x_i^T rows_i over all positions: x (R, B, N, d), rows (R, H, B, N, d)."""
     R, B, N, d = x.shape
     return x.reshape(R, 1, B * N, d).swapaxes(-2, -1) @ rows.reshape(R, -1, B * N, d)
+
+
+def agreement_sums(beta: Array, allowed: Array) -> tuple[Array, Array, Array]:
+    """Return what `agreement` needs, each (R,) and a sum over sequences of beta (R, B, H, N, N).
+
+    These are sum beta_ij beta_ji, sum beta_ij^2 and the number of entries, over ordered pairs of
+    which both orders count: the mask allows both, and both queries receive a gradient.
+    """
+    both = allowed & allowed.T & ~np.eye(len(allowed), dtype=bool)
+    if not both.any():  # causal masks
+        nothing = np.zeros(len(beta), beta.dtype)
+        return nothing, nothing, np.zeros(len(beta), dtype=int)
+    # Coefficients of a query without a gradient are zero, so that it is enough to leave out those
+    # that face one.
+    active = (beta != 0).any(axis=-1)  # (R, B, H, N)
+    faced = active.astype(float) @ both.astype(float)  # how many pairs each query would form
+    entries = (active * faced).sum(axis=(1, 2, 3)).astype(int)
+    beta = np.where(both & active[..., None, :], beta, 0)
+    product = np.einsum("rbhij,rbhji->r", beta, beta)
+    return product, np.einsum("rbhij,rbhij->r", beta, beta), entries
+
+
+def agreement(product: Array, energy: Array, entries: Array) -> tuple[Array, Array]:
+    """Return `ImplicitUpdate.agreement` out of its sums."""
+    value = np.full(energy.shape, np.nan, energy.dtype)
+    np.divide(product, energy, out=value, where=energy > 0)
+    return value, entries // 2
 
 
 def _share(part: Array, whole: Array) -> float:

@@ -90,8 +90,8 @@ def fit(
         replica 5 can be run again alone.
     record_every : int
     observe : functions (step, params, grads, tape) -> dict of numbers or arrays
-        They may keep and change what they are given; one that does neither may say so with an
-        attribute ``transient = True``, which spares the copies.
+        They may keep and change what they are given. One whose record is made of sums over
+        sequences is faster as a `minattn.observers.Summing`, as the package's own are.
     frozen : names
         Parameters that are not updated; shell patterns such as "layers.*.W_k" are understood.
     penalty : function params -> (value (R,), grads), optional

@@ -37,6 +37,7 @@ __all__ = [
     "implicit_update",
     "loss_per_weight",
     "prove_update",
+    "taped",
     "weighted_outer_sum",
 ]
 
@@ -66,7 +67,7 @@ def implicit_update(
     """
     check_params(config, params)
     layer = _check_layer(config, layer)
-    A, G, v, x = _taped(config, tape, layer)
+    A, G, v, x = taped(config, tape, layer)
     assert tape.grads is not None
     beta = coefficients(A, G, v, tape.allowed, config.attention)
     nothing = np.zeros(len(beta), beta.dtype)
@@ -84,11 +85,12 @@ def coefficients(A: Array, G: Array, v: Array, allowed: Array, attention: str) -
     With e_ij = G_i . v_j: softmax -A_ij (e_ij - sum_k A_ik e_ik) / sqrt(h); linear (S28, S33)
     -e_ij / sqrt(h) on the allowed pairs. A (..., N, N); G and v (..., N, h).
     """
-    beta = loss_per_weight(G, v, allowed)  # e, then beta, in one array
-    if attention == "softmax":
-        beta -= np.einsum("...ij,...ij->...i", A, beta)[..., None]
-        beta *= A
-    beta *= -(v.shape[-1] ** -0.5)
+    G = G * -(v.shape[-1] ** -0.5)
+    if attention == "linear":
+        return loss_per_weight(G, v, allowed)
+    beta = np.asarray(G @ v.swapaxes(-2, -1))  # e first; zero A hide what the mask hides
+    beta -= np.einsum("...ij,...ij->...i", A, beta)[..., None]
+    beta *= A
     return beta
 
 
@@ -123,22 +125,29 @@ def covariance_rows(config: TransformerConfig, tape: Tape, layer: int = 0) -> Ar
     if config.attention != "softmax":
         needs = "'softmax': weights that do not sum to 1 have no covariance"
         checks.fail("attention", repr(config.attention), needs)
-    A, G, v, x = _taped(config, tape, _check_layer(config, layer))
+    A, G, v, x = taped(config, tape, _check_layer(config, layer))
     e, keys = loss_per_weight(G, v, tape.allowed), x[:, :, None]
     mean_e = (A * e).sum(axis=-1, keepdims=True)
     covariance = (A * e) @ keys - mean_e * (A @ keys)
     return (covariance * -(config.h**-0.5)).swapaxes(1, 2)
 
 
-def _taped(config: TransformerConfig, tape: Tape, layer: int) -> tuple[Array, Array, Array, Array]:
-    """Return A, G, v and x (R, B, N, d) of a layer, or fail if there has been no backward pass."""
-    if not isinstance(tape, Tape) or tape.grads is None:
-        needs = "the tape of loss_and_grad, or of forward once backward has completed it"
-        checks.fail("tape", "no backward pass", needs)
+def taped(config: TransformerConfig, tape: Tape, layer: int) -> tuple[Array, Array, Array, Array]:
+    """Return A, G, v and x (R, B, N, d) of a layer.
+
+    Raises
+    ------
+    ValueError
+        If the tape is none, of another model, or of no backward pass.
+    """
+    needs = "the tape of loss_and_grad, or of forward once backward has completed it"
+    if not isinstance(tape, Tape):
+        checks.fail("tape", type(tape).__name__, needs)
     if len(tape.layers) != config.layers:
         checks.fail("tape", f"{len(tape.layers)} layers", f"{config.layers}, as config has")
     attention = tape.layers[layer].attention
-    assert attention.output_gradient is not None
+    if attention.output_gradient is None:
+        checks.fail("tape", "no backward pass", needs)
     x = attention.x.reshape(*tape.inputs.shape, config.width)
     return attention.A, attention.output_gradient, attention.v, x
 
@@ -229,7 +238,7 @@ def prove_update(
 
 def _magnitude(config: TransformerConfig, tape: Tape, layer: int, direction: Array) -> Array:
     """Sum (R,) of the magnitudes that <Ghat, D> is made of, before they cancel."""
-    A, G, v, x = _taped(config, tape, layer)
+    A, G, v, x = taped(config, tape, layer)
     e = abs(loss_per_weight(G, v, tape.allowed))
     if config.attention == "softmax":
         e = A * (e + (A * e).sum(axis=-1, keepdims=True))

@@ -70,14 +70,15 @@ def test_account_does_not_follow_what_it_was_given():
 def test_account_takes_each_layer_once(monkeypatch):
     """The account's cost is that of one update a layer."""
     calls = []
-    monkeypatch.setattr(
-        minattn.observers,
-        "implicit_update",
-        lambda *args: calls.append(args[-1]) or ma.implicit_update(*args),
-    )
+
+    def count(*arguments):
+        calls.append(arguments)
+        return ma.update.coefficients(*arguments)
+
+    monkeypatch.setattr(minattn.observers, "coefficients", count)
     case = build_case(CONFIG, length=6)
     observed(case, case.params)
-    assert calls == [0, 1, 2]
+    assert len(calls) == 3
 
 
 def test_observers_in_fit():
@@ -115,7 +116,7 @@ def test_lent_arrays_change_neither_training_nor_records(engine):
     lent = ma.account(config, initial)
     kept = []
 
-    def owned(step, params, grads, tape):  # not transient: it gets arrays of its own
+    def owned(step, params, grads, tape):  # not a sum over blocks: it gets arrays of its own
         kept.append((params, grads, tape))
         return lent(step, params, grads, tape)
 
@@ -142,3 +143,35 @@ def test_observers_can_be_pickled():
         found = one(0, params, {}, tape), other(0, params, {}, tape)
         for name, value in found[0].items():
             assert np.array_equal(value, found[1][name], equal_nan=True)
+
+
+@pytest.mark.parametrize("mask", ["bidirectional", "causal"])
+def test_sums_over_blocks_are_those_of_the_whole_batch(engine, mask):
+    ma.set_threads(2)
+    config = ma.TransformerConfig(vocab_size=5, width=8, layers=2, heads=2, max_length=64)
+    initial = ma.init_params(config, 3)
+    observe = ma.account(config, initial)
+    blocks = []
+
+    class Spied(type(observe)):
+        def of_block(self, tape):
+            blocks.append(tape.inputs.shape)
+            assert tape.grads is None
+            return super().of_block(tape)
+
+    def whole(step, params, grads, tape):
+        assert tape.inputs.shape == (3, 40, 64)
+        return {"whole_" + name: value for name, value in observe(0, params, grads, tape).items()}
+
+    spied = Spied(config, observe.start)
+    chain = ma.data.MarkovChain.random(5, concentration=1.0, seed=0)
+    history = ma.fit(config, initial, chain, ma.MaskedToken(rate=0.3, mask_symbol=5, mask=mask), steps=2,
+                     batch_size=40, length=64, record_every=1, engine=engine,
+                     observe=[spied, whole])  # fmt: skip
+    assert sum(R * B for R, B, _ in blocks) == 3 * 3 * 40
+    assert len(blocks) > 3
+    for name, value in history.metrics.items():
+        if "whole_" + name in history.metrics:
+            np.testing.assert_allclose(
+                value, history.metrics["whole_" + name], rtol=1e-6, atol=1e-9
+            )

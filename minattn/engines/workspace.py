@@ -20,22 +20,22 @@ class Workspace:
     between threads.
     """
 
-    def __init__(self, lasting: bool = False) -> None:
+    def __init__(self) -> None:
         self._buffers: list[Array] = []  # bytes
         self._views: list[Array] = []  # what was last handed out of each
         self._next = 0
-        self._lasting = lasting
+        self._complete = False
 
-    def restart(self) -> None:
-        """Declare every array handed out so far free again."""
-        self._next = 0
+    def restart(self, complete: bool = False) -> None:
+        """Declare every array handed out so far free again; `complete` keeps scratch arrays."""
+        self._next, self._complete = 0, complete
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
-        """Declare what is handed out in this context free at its end, unless all is to last."""
+        """Declare what is handed out in this context free at its end, unless all is kept."""
         before = self._next
         yield
-        if not self._lasting:
+        if not self._complete:
             self._next = before
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -71,19 +71,22 @@ class Buffers:
         return self._gradients[:sets]
 
     @contextlib.contextmanager
-    def workspace(self, block: tuple[int, int] | None = None) -> Iterator[Workspace]:
+    def workspace(
+        self, block: tuple[int, int] | None = None, complete: bool = False
+    ) -> Iterator[Workspace]:
         """Lend a workspace, to one borrower at a time; a block's own is for arrays that last.
 
-        Which of several borrowers gets which does not matter: contents mean nothing.
+        Which of several borrowers gets which does not matter: contents mean nothing. In a complete
+        one, and in a block's own, scratch arrays stay until it is lent again.
         """
         if block is not None:
-            workspace = self._lasting.setdefault(block, Workspace(lasting=True))
+            workspace = self._lasting.setdefault(block, Workspace())
         else:
             try:
                 workspace = self._free.pop()
             except IndexError:
                 workspace = Workspace()
-        workspace.restart()
+        workspace.restart(complete or block is not None)
         yield workspace
         if block is None:
             self._free.append(workspace)

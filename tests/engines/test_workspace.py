@@ -47,13 +47,14 @@ def test_what_is_not_larger_takes_no_new_memory():
     assert np.shares_memory(first, workspace.empty((3, 4), "float64"))
 
 
-def test_scratch_is_free_again_unless_all_is_to_last():
-    for lasting in (False, True):
-        workspace = Workspace(lasting)
+def test_scratch_is_free_again_unless_all_is_kept():
+    for complete in (False, True):
+        workspace = Workspace()
+        workspace.restart(complete)
         workspace.empty((2,), "float64")
         with workspace.scratch():
             inside = workspace.empty((3,), "float64")
-        assert (workspace.empty((3,), "float64") is inside) != lasting
+        assert (workspace.empty((3,), "float64") is inside) != complete
 
 
 def test_a_workspace_is_lent_to_one_borrower_at_a_time():
