@@ -165,9 +165,9 @@ def test_sums_over_blocks_are_those_of_the_whole_batch(engine, mask):
 
     spied = Spied(config, observe.start)
     chain = ma.data.MarkovChain.random(5, concentration=1.0, seed=0)
-    history = ma.fit(config, initial, chain, ma.MaskedToken(rate=0.3, mask_symbol=5, mask=mask), steps=2,
-                     batch_size=40, length=64, record_every=1, engine=engine,
-                     observe=[spied, whole])  # fmt: skip
+    objective = ma.MaskedToken(rate=0.3, mask_symbol=5, mask=mask)
+    history = ma.fit(config, initial, chain, objective, steps=2, batch_size=40, length=64,
+                     record_every=1, engine=engine, observe=[spied, whole])  # fmt: skip
     assert sum(R * B for R, B, _ in blocks) == 3 * 3 * 40
     assert len(blocks) > 3
     for name, value in history.metrics.items():

@@ -18,7 +18,6 @@ from minattn.engines import kernels
 from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON, Reference
 from minattn.engines.threads import get_threads, run_in_threads, single_threaded_blas
-from minattn.engines.workspace import Workspace
 
 Result = TypeVar("Result")
 
@@ -40,6 +39,8 @@ _adamw = compiled(kernels.adamw_entries)
 BAND = 32
 
 
+PLANS_REMEMBERED = 64
+
 Band: TypeAlias = tuple[slice, slice]
 
 
@@ -57,11 +58,6 @@ class NumbaCPU(Reference):
 
     name = "numba"
     dtypes = ("float64", "float32")
-
-    def __init__(self, workspace: Workspace | None = None) -> None:
-        super().__init__(workspace)
-        self._planned: Array | None = None
-        self._kept: Plan
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -81,7 +77,7 @@ class NumbaCPU(Reference):
         if out is None:
             out = self.empty((*a.shape[:-1], b.shape[-2]), a.dtype)
         b = b.swapaxes(-2, -1)
-        for queries, keys in self._plan(allowed).by_query:
+        for queries, keys in _plan(allowed).by_query:
             np.matmul(a[..., queries, :], b[..., keys], out=out[..., queries, keys])
         return out
 
@@ -89,7 +85,7 @@ class NumbaCPU(Reference):
         """Products by bands of queries, each with the keys that some of them see."""
         if out is None:
             out = self.empty((*W.shape[:-1], b.shape[-1]), W.dtype)
-        for queries, keys in self._plan(allowed).by_query:
+        for queries, keys in _plan(allowed).by_query:
             np.matmul(W[..., queries, keys], b[..., keys, :], out=out[..., queries, :])
         return out
 
@@ -98,7 +94,7 @@ class NumbaCPU(Reference):
         if out is None:
             out = self.empty((*W.shape[:-1], a.shape[-1]), W.dtype)
         W = W.swapaxes(-2, -1)
-        for keys, queries in self._plan(allowed).by_key:
+        for keys, queries in _plan(allowed).by_key:
             np.matmul(W[..., keys, queries], a[..., queries, :], out=out[..., keys, :])
         return out
 
@@ -107,7 +103,7 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused scale, mask and softmax; a row stops at its last allowed key."""
         out = self._out(scores, out)
-        plan = self._plan(allowed)
+        plan = _plan(allowed)
         _softmax(_matrices(scores), plan.allowed, plan.stops, scale, _matrices(out))
         return out
 
@@ -121,7 +117,7 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused softmax backward; a row stops at its last allowed key."""
         out = self._out(d_weights, out)
-        plan = self._plan(allowed)
+        plan = _plan(allowed)
         arrays = (_matrices(weights), _matrices(d_weights), plan.allowed, plan.stops)
         _softmax_backward(*arrays, scale, _matrices(out))
         return out
@@ -131,7 +127,7 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused scale and mask."""
         out = self._out(scores, out)
-        _scale(_matrices(scores), self._plan(allowed).allowed, scale, _matrices(out))
+        _scale(_matrices(scores), _plan(allowed).allowed, scale, _matrices(out))
         return out
 
     def cross_entropy(
@@ -197,16 +193,6 @@ class NumbaCPU(Reference):
         numbers = (beta1, beta2, step_size, inverse_correction, epsilon, shrink)
         _adamw(_flat(value), _flat(gradient), _flat(mean), _flat(square), *numbers)
 
-    def _plan(self, allowed: Array) -> Plan:
-        """Return the plan of a mask, kept for the next call: all layers have the same."""
-        if allowed is not self._planned or allowed.flags.writeable:
-            own = _plain(allowed)
-            starts, stops = _row_spans(own)
-            by_key = _bands(*_row_spans(_plain(own.T)))
-            self._kept = Plan(own, stops, _bands(starts, stops), by_key)
-            self._planned = allowed
-        return self._kept
-
     def _out(self, like: Array, out: Array | None) -> Array:
         if out is None:
             return self.empty(like.shape, like.dtype)
@@ -214,6 +200,22 @@ class NumbaCPU(Reference):
             checks.fail("out", f"{out.dtype} of shape {out.shape}", f"{like.dtype} {like.shape}")
         _check_in_place("out", out)
         return out
+
+
+_plans: dict[int, tuple[Array, Plan]] = {}
+
+
+def _plan(allowed: Array) -> Plan:
+    """Return the plan of a mask, remembered for arrays that nobody can write to."""
+    known, plan = _plans.get(id(allowed), (None, None))
+    if known is not allowed or plan is None or allowed.flags.writeable:
+        own = _plain(allowed)
+        starts, stops = _row_spans(own)
+        plan = Plan(own, stops, _bands(starts, stops), _bands(*_row_spans(_plain(own.T))))
+        if len(_plans) >= PLANS_REMEMBERED:
+            _plans.clear()
+        _plans[id(allowed)] = allowed, plan
+    return plan
 
 
 def _bands(starts: Array, stops: Array) -> list[Band]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -46,19 +47,37 @@ def get_threads() -> int:
 
 
 def run_in_threads(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Run tasks side by side, with one BLAS thread each, and return their results in order."""
+    """Run tasks side by side, with one BLAS thread each, and return their results in order.
+
+    Each thread, the calling one among them, takes the next task when it is done with one. When a
+    task fails, those that have begun are finished first.
+    """
+    waiting = deque(enumerate(tasks))
+    results: dict[int, Result] = {}
+
+    def work() -> None:
+        while waiting:
+            try:
+                number, task = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                results[number] = task()
+            except BaseException:
+                waiting.clear()
+                raise
+
     with single_threaded_blas():
-        if len(tasks) == 1:
-            return [tasks[0]()]
-        futures = [_pool(_threads).submit(task) for task in tasks[1:]]
+        helpers = min(_threads, len(tasks)) - 1
+        futures = [_pool(_threads).submit(work) for _ in range(helpers)]
         try:
-            first = tasks[0]()
+            work()
         finally:
-            results = [future.exception() or future.result() for future in futures]
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [first, *results]  # type: ignore[list-item]
+            errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None:
+            raise error
+    return [results[number] for number in range(len(tasks))]
 
 
 @contextlib.contextmanager

@@ -11,11 +11,11 @@ from minattn.engines import Reference
 def forward(engine: Reference, p: Params, tokens: Array) -> Array:
     """Return x (R, B N, d); tokens (R, B, N)."""
     E = p["token_embedding"]
-    replicas, _, d = E.shape
+    replicas, rows, d = E.shape
     _, B, N = tokens.shape
     x = engine.empty((replicas, B, N, d), E.dtype)
-    for replica in range(replicas):
-        np.take(E[replica], tokens[replica], axis=0, out=x[replica], mode="clip")  # 1
+    places = tokens + rows * np.arange(replicas)[:, None, None]  # in all tables, one after another
+    np.take(E.reshape(-1, d), places, axis=0, out=x, mode="clip")  # 1
     if "position_embedding" in p:
         x += p["position_embedding"][:, None, :N]  # 2
     return x.reshape(replicas, B * N, d)

@@ -644,9 +644,22 @@ def test_where_rows_start_and_stop(spans_of, allowed, starts, stops):
 )
 def test_bands_leave_out_what_a_mask_hides(allowed, bands):
     found = [
-        (r.start, r.stop, c.start, c.stop) for r, c in numba_cpu.NumbaCPU()._plan(allowed).by_query
+        (r.start, r.stop, c.start, c.stop) for r, c in numba_cpu._plan(allowed).by_query
     ]
     assert found == bands
+
+
+def test_a_mask_is_planned_anew_when_it_has_changed():
+    allowed = np.tri(3, dtype=bool)
+    assert numba_cpu._plan(allowed).stops.tolist() == [1, 2, 3]
+    allowed[:] = True
+    assert numba_cpu._plan(allowed).stops.tolist() == [3, 3, 3]
+    fixed = read_only(allowed)
+    plan = numba_cpu._plan(fixed)
+    assert numba_cpu._plan(fixed) is plan
+    for _ in range(3 * numba_cpu.PLANS_REMEMBERED):
+        numba_cpu._plan(read_only(allowed))
+    assert len(numba_cpu._plans) <= numba_cpu.PLANS_REMEMBERED
 
 
 LONG_MASKS = {

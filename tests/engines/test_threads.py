@@ -58,16 +58,31 @@ def test_tasks_run_side_by_side_and_the_caller_takes_part():
         meeting.wait()  # breaks unless both are there at once
         return threading.get_ident()
 
-    first, second = run_in_threads([task, task])
-    assert first == threading.get_ident() != second
+    found = set(run_in_threads([task, task]))
+    assert threading.get_ident() in found
+    assert len(found) == 2
+
+
+def test_one_thread_is_the_callers():
+    set_threads(1)
+    assert set(run_in_threads([threading.get_ident] * 5)) == {threading.get_ident()}
+
+
+def test_a_thread_that_is_done_takes_the_next_task():
+    set_threads(2)
+    rest = threading.Barrier(2, timeout=WAIT)
+    tasks = [lambda: rest.wait() and None, *[threading.get_ident] * 5, lambda: rest.wait() and None]
+    found = run_in_threads(tasks)  # breaks unless all between the first and the last get done
+    assert len(set(found[1:-1])) == 1
 
 
 @pytest.mark.parametrize("failing", [{0}, {1}, {2}, {0, 2}, {1, 2}])
-def test_an_error_of_any_task_comes_out_when_all_have_finished(failing):
+def test_an_error_of_any_task_comes_out_when_those_begun_have_finished(failing):
     set_threads(2)
-    finished = []
+    begun, finished = [], []
 
     def task(number):
+        begun.append(number)
         time.sleep(0.0 if number in failing else 0.02)
         if number in failing:
             raise KeyError(number)
@@ -76,7 +91,7 @@ def test_an_error_of_any_task_comes_out_when_all_have_finished(failing):
     with pytest.raises(KeyError) as caught:
         run_in_threads([lambda n=n: task(n) for n in range(3)])
     assert caught.value.args[0] in failing
-    assert set(finished) == {0, 1, 2} - failing
+    assert set(finished) == set(begun) - failing
 
 
 def test_the_pool_works_after_an_error():
