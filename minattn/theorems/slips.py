@@ -14,7 +14,7 @@ import numpy as np
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import choose
-from minattn.layers import block, loss
+from minattn.layers import attention, block, loss
 from minattn.masks import Mask
 from minattn.objectives import Batch
 from minattn.params import below
@@ -176,7 +176,8 @@ class _Stack:
         self._engine = choose("numpy", dtype)
 
     def layer(self, number: int, x: Array) -> Array:
-        p = _repeated(below(self._params, f"layers.{number}."), len(x))
+        p = attention.joined(below(self._params, f"layers.{number}."))
+        p = _repeated(p, len(x))
         allowed = self._problem.allowed
         return block.forward(self._engine, self._config, p, x.astype(complex), allowed)[0]
 
