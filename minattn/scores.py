@@ -1,8 +1,9 @@
 """Three numbers that describe a bilinear form W_qk: symmetry, directionality, dispersion.
 
 Rows belong to the query side and columns to the key side. A matrix is given as it is, or as the
-factors of `W_qk = W_q @ W_k.T`, in which case the product is never formed. Arithmetic is float64
-throughout; the dtype given decides only how much rounding the numbers are taken to carry.
+factors of `W_qk = W_q @ W_k.T`, in which case the product is never formed. Arithmetic is float64,
+but for the products of large float32 factors; the dtype given decides how much rounding the numbers
+are taken to carry.
 
 Definitions: "The underlying structures of self-attention", ICML 2025, section 3.
 """
@@ -13,13 +14,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from minattn import checks
+from minattn import checks, squares
 from minattn.arrays import Array
+from minattn.squares import Squares
 
 Result: TypeAlias = Array | np.float64
 
-# Below every exponent of a product of two floats, so that a column of zeros never sets the scale.
-_LOWEST_EXPONENT = -10_000
+# From so many numbers in a factor on, float64 takes its time and a stack of factors its room.
+_LARGE = 2**18
+# How far products in float32 may move a score before they are repeated in float64.
+_TOLERANCE = 1e-5
 
 
 class Scores(NamedTuple):
@@ -128,8 +132,7 @@ def scores(M: Any, gamma: float = 2.0) -> Scores:
     array = _reals("M", M)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         checks.fail("M", f"the shape {array.shape}", "square matrices (..., d, d)")
-    scaled, _ = _scaled(array, (-2, -1))
-    return _scores(*_sums(scaled), gamma, _rounding(array.shape[-1], array))
+    return _scores(squares.of_matrix(array), gamma, squares.rounding(array.shape[-1], array))
 
 
 def scores_from_factors(W_q: Any, W_k: Any, per_head: bool = False, gamma: float = 2.0) -> Scores:
@@ -160,27 +163,50 @@ def scores_from_factors(W_q: Any, W_k: Any, per_head: bool = False, gamma: float
 
     Notes
     -----
-    Remark A.5 for the sum over heads. With the factors as (d, k) matrices, G_q = W_q^T W_q,
-    G_k = W_k^T W_k and C = W_k^T W_q:
+    Remark A.5 for the sum over heads. `minattn.squares` has the formulas, which take O(d k^2)
+    operations and O(d k + k^2) memory. Queries that share a key are summed first, so that k is
+    H_kv * h. Squares lose half of the digits that a cancelling product keeps: scores carry a
+    relative error of about 1e-16 times the magnitudes that cancel in |M|^2, over |M|^2, and a
+    product smaller than that error counts as zero.
 
-        tr(M M) = sum(C * C^T)           |row_m|^2 = (W_q G_k W_q^T)_mm
-        |M|^2   = sum(G_q * G_k)         |col_k|^2 = (W_k G_q W_k^T)_kk
-
-    which takes O(d k^2) operations and O(d k + k^2) memory. Queries that share a key are summed
-    first, so that k is H_kv * h. Squares lose half of the digits that a cancelling product keeps:
-    scores carry a relative error of about 1e-16 sum_l |q_l|^2 |k_l|^2 / |M|^2 over the columns l of
-    the factors, and a product smaller than that error counts as zero.
+    Factors of at least 2^18 numbers, neither of them float64, are multiplied in float32. Its
+    rounding is estimated; where it could move a score by more than 1e-5, as where terms cancel or
+    a norm lies at its threshold, the products are repeated in float64.
     """
     checks.flag("per_head", per_head)
     gamma = checks.real("gamma", gamma, minimum=0.0)
-    queries, keys = _grouped(_reals("W_q", W_q), _reals("W_k", W_k))
-    floor = _rounding(queries.shape[-4], queries, keys)
-    left, right = _balanced(queries, keys, per_head)
-    found = _scores(*_gram_sums(left, right), gamma, floor)
+    queries, keys = squares.grouped(_reals("W_q", W_q), _reals("W_k", W_k))
+    heads = (*queries.shape[:-4], queries.shape[-3] * queries.shape[-2])
     if per_head:
-        heads = (*queries.shape[:-4], queries.shape[-3] * queries.shape[-2])
-        return Scores(*(np.reshape(score, heads) for score in found))
-    return found
+        queries, keys = squares.apart(queries, keys)
+    *leading, d, key_heads, _, width = queries.shape
+    if d * key_heads * width < _LARGE:
+        found = _factor_scores(queries, keys, gamma)
+    else:
+        single = max(queries.itemsize, keys.itemsize) <= 4
+        score = _single_first if single else _factor_scores
+        each = [score(queries[i], keys[i], gamma) for i in np.ndindex(*leading)]
+        found = Scores(*(np.reshape(part, leading)[()] for part in zip(*each, strict=True)))
+    return Scores(*(np.reshape(part, heads) for part in found)) if per_head else found
+
+
+def _factor_scores(queries: Array, keys: Array, gamma: float) -> Scores:
+    """Score a sum over heads, or many, with products in float64."""
+    found, sizes = squares.of_factors(queries, keys, np.float64)
+    # What is left when columns cancel, as in the change of W_qk at step 0, is rounding.
+    significant = squares.significant(found, sizes)
+    return _scores(significant, gamma, squares.rounding(queries.shape[-4], queries, keys))
+
+
+def _single_first(queries: Array, keys: Array, gamma: float) -> Scores:
+    """Score one sum over heads with products in float32, or in float64 where that would tell."""
+    floor = squares.rounding(queries.shape[-4], queries, keys)
+    found, sizes = squares.of_factors(queries, keys, np.float32)
+    result = _scores(found, gamma, floor)
+    for other in squares.within_rounding(found, sizes, np.float32):
+        if not np.allclose(_scores(other, gamma, floor), result, rtol=0.0, atol=_TOLERANCE):
+            return _factor_scores(queries, keys, gamma)
+    return result
 
 
 def _reals(name: str, value: Any) -> Array:
@@ -201,93 +227,10 @@ def _reals(name: str, value: Any) -> Array:
     return array
 
 
-def _grouped(W_q: Array, W_k: Array) -> tuple[Array, Array]:
-    """Return views (..., d, H_kv, G, h) and (..., d, H_kv, 1, h): G queries beside their key."""
-    fit = "W_q (..., d, H, h) and W_k (..., d, H_kv, h) with H a multiple of H_kv, or (d, k) twice"
-    got = f"the shapes {W_q.shape} and {W_k.shape}"
-    if W_q.ndim == W_k.ndim == 2:
-        W_q, W_k = W_q[:, None, :], W_k[:, None, :]
-    if W_q.ndim != W_k.ndim or W_q.ndim < 3:
-        checks.fail("W_q, W_k", got, fit)
-    *leading, heads, head_width = W_q.shape
-    *leading_keys, key_heads, key_width = W_k.shape
-    if leading != leading_keys or head_width != key_width or heads % key_heads:
-        checks.fail("W_q, W_k", got, fit)
-    queries = W_q.reshape(*leading, key_heads, heads // key_heads, head_width)
-    return queries, W_k[..., None, :]
-
-
-def _balanced(queries: Array, keys: Array, per_head: bool) -> tuple[Array, Array]:
-    """Return float64 factors (..., d, k), or (..., H_kv, G or 1, d, h) per head, fit for squaring.
-
-    Column l of W_q and column l of W_k meet only in their product, so each is scaled by itself and
-    the product's exponent goes to the query side: a large W_q beside a small W_k, in any column,
-    neither overflows nor underflows. Powers of two make all of it exact.
-    """
-    queries, query_exponent = _scaled(queries, (-4,) if per_head else (-4, -2))
-    keys, key_exponent = _scaled(keys, (-4,))
-    exponent = query_exponent + key_exponent
-    exponent -= exponent.max(axis=-1 if per_head else (-3, -1), keepdims=True)
-    queries = np.ldexp(queries, exponent)
-    if per_head:
-        return np.moveaxis(queries, -4, -2), np.moveaxis(keys, -4, -2)
-    columns = (*keys.shape[:-3], -1)
-    return queries.sum(axis=-2).reshape(columns), keys.reshape(columns)
-
-
-def _scaled(array: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Divide by the power of two below the largest magnitude over `axes`; return its exponent."""
-    largest = np.maximum(array.max(axis=axes, keepdims=True), -array.min(axis=axes, keepdims=True))
-    exponent = np.frexp(largest.astype(np.float64))[1]
-    scaled = np.divide(array, np.ldexp(1.0, exponent - 1), dtype=np.float64, order="C")
-    return scaled, np.where(largest > 0, exponent, _LOWEST_EXPONENT)
-
-
-def _rounding(d: int, *arrays: Array) -> float:
-    """Return the relative difference between two norms that rounding can explain.
-
-    Whoever made the matrix computed in single precision or better, and errors of a d-term sum grow
-    like sqrt(d) eps; 4 leaves room for a factorisation. Storing each entry in the given dtype then
-    moves a norm, and the mean of the norms, by half an eps at most: this is what half precision
-    adds, and it does not grow with d.
-    """
-    stored = max(float(np.finfo(array.dtype).eps) for array in arrays)
-    computed = min(stored, float(np.finfo(np.float32).eps))
-    return 4.0 * float(np.sqrt(d)) * computed + stored
-
-
-def _overlap(M: Array) -> Array:
-    """Return tr(M M) for each matrix."""
-    return np.sum(M * np.swapaxes(M, -1, -2), axis=(-2, -1))
-
-
-def _sums(M: Array) -> tuple[Array, Array, Array, Array]:
-    """Return tr(M M), |M|^2 and the squared norms of rows and columns of scaled M."""
-    squares = M * M
-    # Summed in the same order on both sides, so that rounding keeps a symmetric matrix at exactly
-    # 0 and a transposed one at exactly the opposite scores.
-    transposed = np.ascontiguousarray(np.swapaxes(squares, -1, -2))
-    energy = squares.sum(axis=(-2, -1))
-    return _overlap(M), energy, squares.sum(axis=-1), transposed.sum(axis=-1)
-
-
-def _gram_sums(queries: Array, keys: Array) -> tuple[Array, Array, Array, Array]:
-    """Return tr(M M), |M|^2 and the squared norms of rows and columns of M = queries keys^T."""
-    queries_T, keys_T = np.swapaxes(queries, -1, -2), np.swapaxes(keys, -1, -2)
-    gram_q, gram_k, cross = queries_T @ queries, keys_T @ keys, keys_T @ queries
-    rows = np.maximum(np.sum(queries @ gram_k * queries, axis=-1), 0.0)
-    columns = np.maximum(np.sum(keys @ gram_q * keys, axis=-1), 0.0)
-    overlap, energy = _overlap(cross), np.sum(gram_q * gram_k, axis=(-2, -1))
-    # What is left when columns cancel, as in the change of W_qk at step 0, is rounding.
-    terms = np.einsum("...ll,...ll->...", gram_q, gram_k)
-    something = energy > _rounding(queries.shape[-2], gram_q) * terms
-    kept = something[..., None]
-    return overlap * something, energy * something, rows * kept, columns * kept
-
-
-def _scores(
-    overlap: Array, energy: Array, rows: Array, columns: Array, gamma: float, floor: float
-) -> Scores:
+def _scores(found: Squares, gamma: float, floor: float) -> Scores:
+    overlap, energy, rows, columns = found
+    # Rounding may leave less than nothing of rows that cancel.
+    rows, columns = np.maximum(rows, 0.0), np.maximum(columns, 0.0)
     r, r_excess = _tail_sums(rows, gamma, floor)
     c, c_excess = _tail_sums(columns, gamma, floor)
     return Scores(

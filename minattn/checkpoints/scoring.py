@@ -40,11 +40,7 @@ def score(layer: Layer) -> Scores:
     ValueError
         If a weight is not finite.
     """
-    # Queries that share a key are summed before anything else, so that no copy of all of W_q in
-    # float64 is ever made: it is the largest array by far.
-    d, heads, width = layer.W_q.shape
-    groups = layer.W_q.reshape(d, layer.key_heads, heads // layer.key_heads, width)
-    return _scores(layer, groups.sum(axis=2, dtype=np.float64), layer.W_k, False)
+    return _scores(layer, layer.W_q, layer.W_k)
 
 
 def score_heads(layer: Layer) -> Scores:
@@ -57,27 +53,16 @@ def score_heads(layer: Layer) -> Scores:
     """
     # Products of single heads are too small for BLAS to share out, so threads take heads each.
     threads = min(get_threads(), layer.key_heads)
-    shares = np.array_split(np.arange(layer.key_heads), threads)
-    found = run_in_threads([partial(_score_heads, layer, share) for share in shares])
-    by_key = [scores for share in found for scores in share]
-    return Scores(*(np.concatenate(part) for part in zip(*by_key, strict=True)))
-
-
-def _score_heads(layer: Layer, keys: Array) -> list[Scores]:
-    """Score the query heads of some key heads, one key head at a time for the sake of memory."""
     group = layer.heads // layer.key_heads
-    return [
-        _scores(
-            layer,
-            layer.W_q[:, key * group : (key + 1) * group],
-            layer.W_k[:, key : key + 1],
-            per_head=True,
-        )
-        for key in keys
-    ]
+    cuts = [layer.key_heads * thread // threads for thread in range(1, threads)]
+    W_k = np.split(layer.W_k, cuts, axis=1)
+    W_q = np.split(layer.W_q, [group * cut for cut in cuts], axis=1)
+    shares = zip(W_q, W_k, strict=True)
+    found = run_in_threads([partial(_scores, layer, *share, per_head=True) for share in shares])
+    return Scores(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
-def _scores(layer: Layer, W_q: Array, W_k: Array, per_head: bool) -> Scores:
+def _scores(layer: Layer, W_q: Array, W_k: Array, per_head: bool = False) -> Scores:
     try:
         return scores_from_factors(W_q, W_k, per_head)
     except ValueError as error:
