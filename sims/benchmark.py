@@ -1,0 +1,150 @@
+"""How fast is a training step, and what does watching W_qk cost?
+
+python sims/benchmark.py [--only PART]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import benchmark_steps as steps
+from benchmark_contestants import makers
+from benchmark_results import Found, targets
+from tqdm import tqdm
+
+from minattn import checks, experiment
+from minattn.engines.threads import available_cores, get_threads, set_threads
+
+NAME = "benchmark"
+THREADS, ROUNDS, QUICK_ROUNDS = 2, 11, 3
+
+
+class Part(NamedTuple):
+    """A part of the benchmark: independent items, and what measures one."""
+
+    items: Callable[[bool], list[Any]]  # of a quick run or not
+    measure: Callable[[Any, Namespace], Found]
+
+
+PARTS = {
+    "standard": Part(
+        steps.standard, partial(steps.measure, "standard", steps.against_peer_or_floor)
+    ),
+    "replicas": Part(steps.replicas, partial(steps.measure, "replicas", steps.against_peer(0.35))),
+    "feed_forward": Part(
+        steps.feed_forward, partial(steps.measure, "feed_forward", steps.against_peer(0.8))
+    ),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure the parts, then print and write what was found."""
+    options = parse(arguments)
+    with experiment.result_folder(options.out) as folder, limited(options.threads):
+        options.makers, missing = makers(options.threads)
+        found = measure(options)
+        found.left_out = missing | found.left_out
+        write(found, options, folder)
+        folder.complete()
+    report(found)
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {experiment.publish(options.out, NAME)}")
+
+
+def parse(arguments: list[str] | None) -> Namespace:
+    """Read the options; `only` becomes a tuple of parts, all of them by default."""
+    parser = experiment.parser(NAME, __doc__)
+    known = ", ".join(PARTS)
+    parser.add_argument("--only", default=known, metavar="PART", help=f"some of: {known}")
+    parser.add_argument("--threads", type=int, default=THREADS, help=f"default {THREADS}")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, with --quick {QUICK_ROUNDS}")
+    options = parser.parse_args(arguments)
+    checks.integer("--seed", options.seed, minimum=0)
+    checks.integer("--threads", options.threads, minimum=1)
+    if options.threads > available_cores():
+        checks.fail("--threads", options.threads, f"at most the {available_cores()} cores here")
+    if options.rounds is None:
+        options.rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    checks.integer("--rounds", options.rounds, minimum=1)
+    options.only = experiment.names(options.only, "--only", PARTS)
+    return options
+
+
+@contextlib.contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Give every contestant as many cores, and BLAS and minattn as many threads."""
+    from threadpoolctl import threadpool_limits
+
+    before = get_threads()
+    with cores(threads), threadpool_limits(threads, user_api="blas"):
+        set_threads(threads)
+        try:
+            yield
+        finally:
+            set_threads(before)
+
+
+@contextlib.contextmanager
+def cores(count: int) -> Iterator[None]:
+    """Keep this process to so many cores, where the system can: some peers take all they see."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    _keep_to(set(sorted(before)[:count]))
+    try:
+        yield
+    finally:
+        _keep_to(before)
+
+
+def _keep_to(chosen: set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), chosen)
+
+
+def measure(options: Namespace) -> Found:
+    """Measure the parts that are asked for, item by item."""
+    work = [(name, item) for name in options.only for item in PARTS[name].items(options.quick)]
+    found = Found()
+    with tqdm(work, unit="item", dynamic_ncols=True) as bar:
+        for name, item in bar:
+            bar.set_description(name)
+            new = PARTS[name].measure(item, options)
+            bar.write("\n".join(new.lines), file=sys.stdout)
+            found.add(new)
+    return found
+
+
+def report(found: Found) -> None:
+    """Print the targets, and who was left out."""
+    print()
+    print(targets(found.claims))
+    print()
+    for name, reason in found.left_out.items():
+        print(f"left out: {name} ({reason})")
+
+
+def write(found: Found, options: Namespace, folder: experiment.ResultFolder) -> None:
+    """Write summary.json, benchmark.json and benchmark.csv."""
+    left_out = ("out", "makers")
+    settings = {key: value for key, value in vars(options).items() if key not in left_out}
+    summary = experiment.summary(NAME, settings, options.seed, "numba", found.claims)
+    summary["left_out"] = found.left_out
+    summary["measured"] = found.rows
+    experiment.write_json(folder.path("summary.json"), summary)
+    header = dict.fromkeys(key for row in found.rows for key in row)
+    rows = ([row.get(key, "") for key in header] for row in found.rows)
+    experiment.write_csv(folder.path("benchmark.csv"), header, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(experiment.run(main))
