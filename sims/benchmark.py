@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+import benchmark_curves as curves
+import benchmark_processes as processes
 import benchmark_steps as steps
+import benchmark_training as training
 from benchmark_contestants import makers
-from benchmark_results import Found, targets
+from benchmark_figures import draw
+from benchmark_results import Found, page, remarks, targets
 from tqdm import tqdm
 
-from minattn import checks, experiment
+from minattn import checks, experiment, plots
 from minattn.engines.threads import available_cores, get_threads, set_threads
+from minattn.saving import write_bytes
 
 NAME = "benchmark"
 THREADS, ROUNDS, QUICK_ROUNDS = 2, 11, 3
@@ -40,6 +48,12 @@ PARTS = {
     "feed_forward": Part(
         steps.feed_forward, partial(steps.measure, "feed_forward", steps.against_peer(0.8))
     ),
+    "account": Part(training.accounts, training.measure_account),
+    "scores": Part(training.factors, training.measure_scores),
+    "curves": Part(curves.curves, curves.measure),
+    "crossover": Part(curves.crossings, curves.measure_crossing),
+    "memory": Part(processes.models, processes.measure_memory),
+    "compilation": Part(processes.runs, processes.measure_compilation),
 }
 
 
@@ -125,25 +139,40 @@ def measure(options: Namespace) -> Found:
 
 
 def report(found: Found) -> None:
-    """Print the targets, and who was left out."""
+    """Print the targets, what could not be told, and who was left out."""
     print()
     print(targets(found.claims))
     print()
-    for name, reason in found.left_out.items():
-        print(f"left out: {name} ({reason})")
+    for remark in remarks(found):
+        print(textwrap.fill(remark, 100))
 
 
 def write(found: Found, options: Namespace, folder: experiment.ResultFolder) -> None:
-    """Write summary.json, benchmark.json and benchmark.csv."""
-    left_out = ("out", "makers")
+    """Write summary.json, benchmark.csv, the page and the figures."""
+    left_out = ("out", "makers")  # names of folders are nobody's business
     settings = {key: value for key, value in vars(options).items() if key not in left_out}
     summary = experiment.summary(NAME, settings, options.seed, "numba", found.claims)
-    summary["left_out"] = found.left_out
+    summary |= {"cpu": platform.processor() or platform.machine(), "left_out": found.left_out}
+    summary["versions"] |= peers_versions()
     summary["measured"] = found.rows
     experiment.write_json(folder.path("summary.json"), summary)
     header = dict.fromkeys(key for row in found.rows for key in row)
     rows = ([row.get(key, "") for key in header] for row in found.rows)
     experiment.write_csv(folder.path("benchmark.csv"), header, rows)
+    figures = draw(found.rows)
+    for name, figure in figures.items():
+        plots.save(figure, folder.path(f"{name}.png"))
+    text = page(found, options.threads, list(figures))
+    write_bytes(folder.path("README.md"), text.encode())
+
+
+def peers_versions() -> dict[str, str]:
+    """Return the versions of the peers that are installed."""
+    found = {}
+    for library in ("torch", "jax"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[library] = version(library)
+    return found
 
 
 if __name__ == "__main__":

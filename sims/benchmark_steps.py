@@ -91,12 +91,11 @@ def measure(part: str, judge: Judge, setting: Setting, options: Namespace) -> Fo
     contestants, left_out = admit(options.makers, setting, options.seed)
     times = take_turns([*contestants, matrix_product(setting.dtype)], options.rounds)
     least = floor(setting, times)
-    rows = [
-        row(part, name, seconds, "s", setting, over_floor=float(np.median(seconds / least)))
-        for name, seconds in times.seconds.items()
-        if name != PRODUCT
-    ]
-    rows.append(row(part, "floor", least, "s", setting, over_floor=1.0))
+    rows = [row(part, "floor", least, "s", setting)]
+    for name, seconds in times.seconds.items():
+        if name != PRODUCT:
+            rows.append(row(part, name, seconds, "s", setting))
+            rows.append(row(part, name, seconds / least, "floors", setting))
     return Found(rows, [judge(setting, times)], told(setting, times, least), left_out)
 
 
