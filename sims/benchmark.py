@@ -1,6 +1,41 @@
 """How fast is a training step, and what does watching W_qk cost?
 
-python sims/benchmark.py [--only PART]
+Before anything is timed, gradients are compared: minattn's engines and their peers on the same
+parameters and tokens, each within 1e-9 (float64) or 1e-4 (float32) of the reference's in float64,
+relative to the largest entry. A peer that disagrees is left out, an engine that does is an error.
+
+Peers are PyTorch, eager with explicit attention, with its fused attention (SDPA) and compiled, and
+JAX, jitted; for several replicas their batched forms (pip install 'minattn[bench]'; what is missing
+is named). All have the same cores and --threads. A step is forward and backward, as `fit` makes it:
+on a batch that is checked already, in buffers of the step before. Peers get tensors.
+
+All contestants are timed in every round, in an order that turns, after untimed steps of their own.
+Tables have medians and quartiles over rounds; a ratio is taken round by round. A target is met if
+both quartiles are within its limit, and not met if neither is. It is "too noisy" to tell if they
+lie on either side, or if other processes took more than a tenth of the cores in too many rounds.
+
+  standard      time of engine "numba" over that of the fastest peer, at most 0.5 (d 64), and over
+                the floor, at most 1.2 (d 256). The floor is what the matrix products alone would
+                take, forward and backward and with whole blocks of scores, at the rate of a product
+                of 1024 x 1024 matrices in the same rounds
+  replicas      16 toy models, each with parameters and data of its own: at most 0.35 of the fastest
+                peer's
+  feed_forward  with pre-norm and a feed-forward part of width 4 d: at most 0.8 of the fastest peer
+  account       share of training spent on `account`: at most 0.15 at every tenth step; with one
+                head at every step
+  scores        scores from factors over scores of the product: at most 0.1
+  curves        slope of log time against log size at the upper end: at most 1.1 in batch, layers
+                and replicas, at most 2 in length
+  crossover     time of engine "numba" over "numpy" in small models; no target
+  memory        peak memory of a step, above the level before it, in a fresh process, over that of
+                PyTorch eager: at most 1
+  compilation   how much longer a process's first training run takes with an empty cache: at most
+                15 seconds
+
+d: width, N: tokens a sequence, B: sequences, L: layers, H: heads, R: replicas. The result folder
+holds README.md, a page with the tables; benchmark.csv and summary.json with every measured row; and
+figures. The default run takes about ten minutes on two cores, --quick less than half a minute
+without peers.
 """
 
 from __future__ import annotations
@@ -30,7 +65,8 @@ from minattn.engines.threads import available_cores, get_threads, set_threads
 from minattn.saving import write_bytes
 
 NAME = "benchmark"
-THREADS, ROUNDS, QUICK_ROUNDS = 2, 11, 3
+THREADS = min(2, available_cores())
+ROUNDS, QUICK_ROUNDS = 9, 3
 
 
 class Part(NamedTuple):

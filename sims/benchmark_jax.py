@@ -31,7 +31,7 @@ def _step(setting: Setting, params: Params, batch: Batch) -> Stepper:
         tokens, targets = tokens[0], targets[0]
     else:
         step = jax.vmap(step)
-    compiled = jax.jit(step).lower(arrays, tokens, targets).compile()
+    compiled = jax.jit(step)
 
     def read(found: tuple[Any, dict[str, jax.Array]]) -> Params:
         return unpack({name: np.asarray(value) for name, value in found[1].items()}, params)
@@ -48,17 +48,17 @@ def _loss(
 ) -> jax.Array:
     """Return the loss of one replica; tokens and targets (B, N)."""
     d, N, H = setting.width, setting.length, setting.heads
+    h = d // H
     x = p["token_embedding"][tokens] + p["position_embedding"]
     allowed = jnp.tri(N, dtype=bool)
     for layer in range(setting.layers):
         names = f"layers.{layer}."
-        qkv = (_norm(p, names + "norm_attention", x) @ p[names + "W_qkv"]).reshape(
-            -1, N, 3, H, d // H
-        )
-        q, k, v = jnp.moveaxis(qkv, (2, 3), (0, 2))
-        S = (q * (d // H) ** -0.5) @ k.swapaxes(-2, -1)
+        qkv = _norm(p, names + "norm_attention", x) @ p[names + "W_qkv"]
+        q, k, v = jnp.moveaxis(qkv.reshape(-1, N, 3, H, h), 2, 0)
+        S = jnp.einsum("bihc,bjhc->bhij", q * h**-0.5, k)
         A = jax.nn.softmax(jnp.where(allowed, S, -jnp.inf))
-        x = x + (A @ v).swapaxes(1, 2).reshape(x.shape) @ p[names + "W_o"]
+        o = jnp.einsum("bhij,bjhc->bihc", A, v)
+        x = x + o.reshape(x.shape) @ p[names + "W_o"]
         if setting.feed_forward:
             u = _norm(p, names + "norm_feed_forward", x) @ p[names + "W_in"]
             x = x + jax.nn.gelu(u, approximate=True) @ p[names + "W_out"]

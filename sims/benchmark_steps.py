@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import product
+from textwrap import fill
 
 import numpy as np
 from benchmark_contestants import ENGINES, admit
@@ -101,10 +102,10 @@ def measure(part: str, judge: Judge, setting: Setting, options: Namespace) -> Fo
 
 def told(setting: Setting, times: Times, least: Array) -> list[str]:
     """Say how long each took."""
-    names = [name for name in times.seconds if name != PRODUCT]
-    medians = [f"{name} {1e3 * np.median(times.seconds[name]):.3g}" for name in names]
-    floor_ms = f"floor {1e3 * np.median(least):.3g}"
-    return [str(setting), "  ms: " + ", ".join([*medians, floor_ms]), *noise(times)]
+    named = {name: seconds for name, seconds in times.seconds.items() if name != PRODUCT}
+    medians = [f"{name} {1e3 * np.median(s):.3g}" for name, s in (named | {"floor": least}).items()]
+    text = fill("ms: " + ", ".join(medians), 98, initial_indent="  ", subsequent_indent="  ")
+    return [str(setting), text, *noise(times)]
 
 
 def matrix_product(dtype: str) -> Contestant:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,8 +124,7 @@ def claim(text: str, values: Array, limit: float, calm: bool = True) -> Claim:
 
 def _busy() -> tuple[float, float, float]:
     """Return seconds since the start: of all cores, of these idle, and of this process."""
-    own = os.times()
-    mine = own.user + own.system
+    mine = process_time()
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     try:
         lines = Path("/proc/stat").read_text().splitlines()

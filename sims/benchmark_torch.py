@@ -18,7 +18,7 @@ from minattn.arrays import Params
 from minattn.engines.reference import NORM_EPSILON
 from minattn.objectives import Batch
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # hidden pairs, q, k, v
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # mask, q, k, v
 
 
 def makers(threads: int) -> dict[str, Maker]:
@@ -40,7 +40,9 @@ def _step(
         first = torch.arange(setting.replicas) * (setting.vocabulary + 1)
         tokens = tokens + first[:, None, None]
     tokens, targets = tokens.flatten(), torch.tensor(batch.targets).flatten()
-    loss = partial(_loss, setting, partial(attend, _hidden(setting.length)))
+    N, dtype = setting.length, getattr(torch, setting.dtype)
+    mask = torch.full((N, N), -torch.inf, dtype=dtype).triu(1)
+    loss = partial(_loss, setting, attend, mask)
     if compiled:
         torch._dynamo.reset()
         loss = torch.compile(loss, fullgraph=True, dynamic=False)
@@ -58,7 +60,8 @@ def _step(
 
 def _loss(
     setting: Setting,
-    attend: Callable[..., Tensor],
+    attend: Attend,
+    mask: Tensor,
     p: dict[str, Tensor],
     tokens: Tensor,
     targets: Tensor,
@@ -72,8 +75,9 @@ def _loss(
         names = f"layers.{layer}."
         inner = _norm(p, names + "norm_attention", x)
         qkv = (inner @ p[names + "W_qkv"]).view(-1, N, 3, H, d // H)
-        o = attend(*qkv.permute(2, 0, 3, 1, 4).unbind())
-        x = x + o.transpose(1, 2).reshape(x.shape) @ p[names + "W_o"]
+        o = attend(mask, *qkv.permute(2, 0, 3, 1, 4).unbind())
+        o = o.view(-1, H, N, d // H).transpose(1, 2)
+        x = x + o.reshape(x.shape) @ p[names + "W_o"]
         if setting.feed_forward:
             u = _norm(p, names + "norm_feed_forward", x) @ p[names + "W_in"]
             x = x + F.gelu(u, approximate="tanh") @ p[names + "W_out"]
@@ -89,13 +93,11 @@ def _norm(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.layer_norm(x, gain.shape, gain, shift, NORM_EPSILON)
 
 
-def _hidden(N: int) -> Tensor:
-    return torch.ones(N, N, dtype=torch.bool).triu(1)
-
-
-def _explicit(hidden: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    S = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-    return S.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ v
+def _explicit(mask: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    # Scaled and masked within the product: the fastest way that was tried.
+    q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+    S = torch.baddbmm(mask, q, k.transpose(-2, -1), alpha=q.shape[-1] ** -0.5)
+    return S.softmax(dim=-1) @ v
 
 
 def _fused(_: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
