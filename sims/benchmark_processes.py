@@ -129,17 +129,8 @@ def _train(setting: Setting) -> float:
     config = setting.config
     params = init_params(config, dtype=setting.dtype)
     chain = MarkovChain.random(setting.vocabulary)
-    watch = account(config, params)
-    fit(
-        config,
-        params,
-        chain,
-        next_token,
-        steps=2,
-        length=setting.length,
-        observe=watch,
-        engine="numba",
-    )
+    train = partial(fit, config, params, chain, next_token, steps=2, engine="numba")
+    train(length=setting.length, observe=account(config, params))
     return perf_counter() - start
 
 
