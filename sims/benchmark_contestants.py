@@ -12,7 +12,7 @@ from benchmark_timing import Contestant
 
 from minattn import checks
 from minattn.arrays import Params
-from minattn.engines import choose
+from minattn.engines import Buffers, choose
 from minattn.objectives import Batch
 from minattn.step import loss_and_grad, pose, take
 
@@ -34,11 +34,10 @@ def engine_step(name: str, setting: Setting, params: Params, batch: Batch) -> St
     """Make minattn's step as `fit` makes it: on a checked batch, with the buffers of the last."""
     engine, config = choose(name, setting.dtype), setting.config
     problem, _ = pose(config, params, batch)
-    workspaces: list[Any] = []
-    grads: Params = {}
+    buffers = Buffers()
     return Stepper(
         name=name,
-        step=lambda: take(engine, config, params, problem, workspaces, grads),
+        step=lambda: take(engine, config, params, problem, buffers),
         read=lambda outcome: outcome.grads,
         session=engine.session,
     )

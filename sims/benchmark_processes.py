@@ -27,7 +27,6 @@ from benchmark_steps import LARGE, SMALL
 from benchmark_timing import claim, quartiles
 
 from minattn import account, fit, init_params, next_token, set_threads
-from minattn.arrays import Array
 from minattn.data import MarkovChain
 
 STEPS = 3  # in which memory is watched
@@ -55,8 +54,7 @@ def measure_memory(setting: Setting, options: Namespace) -> Found:
     for name in ("numba", "numpy", "torch eager"):
         if name not in options.makers:
             continue
-        arguments = ("memory", json.dumps(asdict(setting)), name, str(options.threads))
-        peaks[name] = np.concatenate([ask(*arguments) for _ in range(RUNS)])
+        peaks[name] = np.array([peak(setting, name, options.threads) for _ in range(RUNS)])
         found.rows.append(row("memory", name, peaks[name], "MiB", setting))
     told = ", ".join(f"{name} {quartiles(peak).median:.4g}" for name, peak in peaks.items())
     found.lines.append(f"  peak memory of a step, MiB: {told}")
@@ -64,6 +62,12 @@ def measure_memory(setting: Setting, options: Namespace) -> Found:
         text = f"{setting}: memory over torch eager"
         found.claims = [claim(text, peaks["numba"] / peaks["torch eager"], 1.0)]
     return found
+
+
+def peak(setting: Setting, name: str, threads: int) -> float:
+    """Return the MiB that `memory` finds in a fresh process."""
+    # Memory that is freed goes back to the system at once: what is left of it would hide a peak.
+    return ask("memory", setting, name, str(threads), MALLOC_MMAP_THRESHOLD_="65536")
 
 
 def runs(quick: bool) -> list[Setting]:
@@ -75,10 +79,9 @@ def runs(quick: bool) -> list[Setting]:
 def measure_compilation(setting: Setting, options: Namespace) -> Found:
     """Time the first training run of a process, with an empty cache and with a filled one."""
     found = Found(lines=[str(setting)])
-    sizes = json.dumps(asdict(setting))
     with tempfile.TemporaryDirectory() as cache:
         for state in ("empty", "filled"):
-            seconds = ask("compilation", sizes, NUMBA_CACHE_DIR=cache)
+            seconds = np.array([ask("compilation", setting, NUMBA_CACHE_DIR=cache)])
             found.rows.append(row("compilation", f"{state} cache", seconds, "s", setting))
             found.lines.append(f"  first use, {state} cache: {seconds[0]:.2f} s")
             if state == "empty":
@@ -87,15 +90,15 @@ def measure_compilation(setting: Setting, options: Namespace) -> Found:
     return found
 
 
-def ask(*arguments: str, **environment: str) -> Array:
-    """Run this file in a fresh process and return the number that it answers, (1,)."""
-    command = [sys.executable, __file__, *arguments]
+def ask(task: str, setting: Setting, *more: str, **environment: str) -> float:
+    """Run this file in a fresh process and return the number that it prints."""
+    command = [sys.executable, __file__, task, json.dumps(asdict(setting)), *more]
     run = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
     )
     if run.returncode:
-        raise ChildProcessError(f"{' '.join(arguments)}: {run.stderr.strip()[-300:]}")
-    return np.array([float(run.stdout.splitlines()[-1])])
+        raise ChildProcessError(f"{task} of {setting}: {run.stderr.strip().splitlines()[-1]}")
+    return float(run.stdout.splitlines()[-1])
 
 
 def memory(setting: Setting, name: str, threads: str) -> float:

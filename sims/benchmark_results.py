@@ -16,7 +16,7 @@ from minattn.claims import DOES_NOT_HOLD, HOLDS, Claim
 OUTCOMES = {HOLDS: "met", DOES_NOT_HOLD: "not met"}
 TOO_NOISY, NO_PEER = "too noisy", "no peer"
 HEADER = ("target", "measured", "quartiles", "limit", "outcome")
-WIDTHS = (51, 8, 16, 8, 9)
+WIDTHS = (49, 8, 18, 8, 9)
 
 
 @dataclass
