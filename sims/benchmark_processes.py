@@ -8,6 +8,8 @@ Run as a script it is that process, which prints one number; SETTING is JSON:
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import subprocess
@@ -54,7 +56,9 @@ def measure_memory(setting: Setting, options: Namespace) -> Found:
     for name in ("numba", "numpy", "torch eager"):
         if name not in options.makers:
             continue
-        peaks[name] = np.array([peak(setting, name, options.threads) for _ in range(RUNS)])
+        peaks[name] = np.array(
+            [ask("memory", setting, name, str(options.threads)) for _ in range(RUNS)]
+        )
         found.rows.append(row("memory", name, peaks[name], "MiB", setting))
     told = ", ".join(f"{name} {quartiles(peak).median:.4g}" for name, peak in peaks.items())
     found.lines.append(f"  peak memory of a step, MiB: {told}")
@@ -62,12 +66,6 @@ def measure_memory(setting: Setting, options: Namespace) -> Found:
         text = f"{setting}: memory over torch eager"
         found.claims = [claim(text, peaks["numba"] / peaks["torch eager"], 1.0)]
     return found
-
-
-def peak(setting: Setting, name: str, threads: int) -> float:
-    """Return the MiB that `memory` finds in a fresh process."""
-    # Memory that is freed goes back to the system at once: what is left of it would hide a peak.
-    return ask("memory", setting, name, str(threads), MALLOC_MMAP_THRESHOLD_="65536")
 
 
 def runs(quick: bool) -> list[Setting]:
@@ -108,12 +106,19 @@ def memory(setting: Setting, name: str, threads: str) -> float:
     compiles_and_loads = replace(setting, length=8, batch=2)
     for sizes in (compiles_and_loads, setting):
         contestant = make(sizes, *sizes.numbers(seed=0))
+        _give_back()
         level = _resident("VmRSS")
         PEAK.write_text("5")  # the peak starts anew
         with contestant.session():
             for _ in range(STEPS):
                 contestant.step()
     return _resident("VmHWM") - level
+
+
+def _give_back() -> None:
+    """Give freed memory back to the system: what is left of it would hide a peak."""
+    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident(field: str) -> float:

@@ -261,7 +261,7 @@ def test_memory_has_room_for_the_gradients():
     small, large = (replace(TINY, vocabulary=V) for V in (5, 100_000))
     params, _ = large.numbers(seed=0)
     gradients = sum(value.nbytes for value in params.values()) / 2**20
-    found = [processes.peak(setting, "numpy", threads=1) for setting in (small, large)]
+    found = [processes.ask("memory", setting, "numpy", "1") for setting in (small, large)]
     assert found[0] < gradients < found[1] < 10 * gradients
 
 
