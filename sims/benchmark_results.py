@@ -1,0 +1,138 @@
+"""What the parts of the benchmark give, and how it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmark_timing import CALM, Times, quartiles
+
+from minattn.arrays import Array
+from minattn.claims import DOES_NOT_HOLD, HOLDS, Claim
+
+OUTCOMES = {HOLDS: "met", DOES_NOT_HOLD: "not met"}
+TOO_NOISY, NO_PEER = "too noisy", "no peer"
+HEADER = ("target", "measured", "quartiles", "limit", "outcome")
+WIDTHS = (49, 8, 18, 8, 9)
+
+
+@dataclass
+class Found:
+    """What was measured: rows of the table, targets judged, lines to print, what was left out."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Found) -> None:
+        """Append what another part found."""
+        self.rows += other.rows
+        self.claims += other.claims
+        self.lines += other.lines
+        self.left_out |= other.left_out
+
+
+def row(
+    part: str, of: str, values: Array, unit: str, setting: Any = None, **more: Any
+) -> dict[str, Any]:
+    """Return one measured row: median and quartiles over rounds, and the setting's sizes."""
+    sizes = {} if setting is None else {"setting": str(setting)} | dataclasses.asdict(setting)
+    # Six digits: there are no more in a time.
+    spread = {name: float(f"{end:.6g}") for name, end in quartiles(values)._asdict().items()}
+    return {"part": part, "of": of, "unit": unit, **spread, "rounds": len(values), **sizes, **more}
+
+
+def cells(claim: Claim) -> tuple[str, ...]:
+    """Return a target's cells, in the order of `HEADER`."""
+    measured, ends = "-", "-"
+    if claim.measured is not None and claim.interval is not None:
+        measured, ends = f"{claim.measured:.3g}", "{:.3g} to {:.3g}".format(*claim.interval)
+    return claim.claim, measured, ends, claim.predicted, outcome(claim)
+
+
+def outcome(claim: Claim) -> str:
+    """Return whether a target is met."""
+    return NO_PEER if claim.measured is None else OUTCOMES.get(claim.verdict, TOO_NOISY)
+
+
+def targets(claims: Iterable[Claim]) -> str:
+    """Lay the targets out as a table of at most 100 columns."""
+    lines = [_line(HEADER), _line(["-" * width for width in WIDTHS])]
+    for claim in claims:
+        first, *rest = cells(claim)
+        text, *more = textwrap.wrap(first, WIDTHS[0])
+        lines += [_line([text, *rest]), *more]
+    return "\n".join(lines)
+
+
+def _line(texts: Sequence[str]) -> str:
+    padded = [text.ljust(width) for text, width in zip(texts, WIDTHS, strict=True)]
+    return "  ".join(padded).rstrip()
+
+
+def noise(times: Times) -> list[str]:
+    """Say so if the machine was too noisy."""
+    if times.calm:
+        return []
+    return [f"  too noisy: other processes took up to {times.others:.0%} of the cores"]
+
+
+def remarks(found: Found) -> list[str]:
+    """Say in plain sentences what could not be told, and who was left out."""
+    made = [f"Left out: {name} ({reason})." for name, reason in found.left_out.items()]
+    unclear = sum(outcome(claim) == TOO_NOISY for claim in found.claims)
+    if unclear:
+        made.append(
+            f"The machine was too noisy to tell about {unclear} of {len(found.claims)} targets: "
+            f"their quartiles lie on both sides of the limit, or other processes took more than "
+            f"{CALM:.0%} of the cores."
+        )
+    return made
+
+
+def page(found: Found, threads: int, figures: Iterable[str]) -> str:
+    """Return a Markdown page: targets, times of a step, and where the faster engine changes."""
+    parts = [
+        "# Speed of a training step",
+        f"Made by `python sims/benchmark.py`, {threads} threads; `--help` says what is "
+        "timed and how it is judged. Medians over rounds, with quartiles; versions are in "
+        "`summary.json`, and every measured row is in its `measured`.",
+        markdown(HEADER, map(cells, found.claims)),
+        *remarks(found),
+        *(f"![{name}]({name}.png)" for name in figures),
+        "## Milliseconds a step",
+        _times(found.rows),
+        "## Small models: which engine is faster",
+        _crossover(found.rows),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _times(rows: list[dict[str, Any]]) -> str:
+    parts = ("standard", "replicas", "feed_forward")
+    timed = [row for row in rows if row["part"] in parts and row["unit"] == "s"]
+    names = list(dict.fromkeys(row["of"] for row in timed))
+    by_setting: dict[str, dict[str, str]] = {}
+    for row in timed:
+        by_setting.setdefault(row["setting"], {})[row["of"]] = f"{1e3 * row['median']:.3g}"
+    lines = [[key, *(ms.get(name, "-") for name in names)] for key, ms in by_setting.items()]
+    return markdown(("setting", *names), lines) if timed else ""
+
+
+def _crossover(rows: list[dict[str, Any]]) -> str:
+    chosen = [row for row in rows if row["part"] == "crossover" and row["unit"] == "1"]
+    header = ("setting", "numba / numpy", "quartiles")
+    lines = [
+        (r["setting"], f"{r['median']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}") for r in chosen
+    ]
+    return markdown(header, lines) if chosen else ""

@@ -1,0 +1,141 @@
+"""Timing that survives a shared machine: turns, rounds, quartiles, and a watch on the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minattn.arrays import Array
+from minattn.claims import DOES_NOT_HOLD, HOLDS, INCONCLUSIVE, Claim, Decision, Rule, judge
+
+WARM, BLOCK = 0.03, 0.05  # seconds at least of untimed and of timed steps a turn
+CALM = 0.1  # share of the cores that other processes may take in a round
+TRIES = 2  # rounds that are tried at most, over those that are wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """One way to make a step: `step` returns when its results are there."""
+
+    name: str
+    step: Callable[[], Any]
+    session: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+class Quartiles(NamedTuple):
+    """Median and quartiles over rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds a step by contestant, (rounds,) each; entry i of all is of the same round.
+
+    `others` is the largest share of the cores that other processes took in one of these rounds, NaN
+    where the system does not say.
+    """
+
+    seconds: dict[str, Array]
+    others: float
+
+    @property
+    def calm(self) -> bool:
+        """Whether these rounds can be trusted, as far as is known."""
+        return not self.others > CALM
+
+    def fastest(self, names: Sequence[str]) -> str:
+        """Return the one with the least median."""
+        return min(names, key=lambda name: float(np.median(self.seconds[name])))
+
+
+def take_turns(contestants: Sequence[Contestant], rounds: int) -> Times:
+    """Time all contestants in every round, in an order that turns from round to round.
+
+    Rounds in which other processes took more than `CALM` of the cores are made again, up to `TRIES`
+    times as many in all; if there are still too few calm ones, all are kept.
+    """
+    taken: list[dict[str, float]] = []
+    others: list[float] = []
+    for number in range(TRIES * rounds):
+        before = _busy()
+        order = contestants if number % 2 else contestants[::-1]
+        taken.append({one.name: _turn(one) for one in order})
+        others.append(_share_of_others(before, _busy()))
+        if sum(not share > CALM for share in others) == rounds:
+            break
+    calm = [number for number, share in enumerate(others) if not share > CALM]
+    kept = calm if len(calm) == rounds else range(len(taken))
+    seconds = {
+        one.name: np.array([taken[number][one.name] for number in kept]) for one in contestants
+    }
+    return Times(seconds, max(others[number] for number in kept))
+
+
+def _turn(contestant: Contestant) -> float:
+    """Return the seconds a step takes, the mean over a block of steps."""
+    with contestant.session():
+        # Threads that the one before left spinning come to rest, and caches fill.
+        _repeat(contestant.step, WARM)
+        return _repeat(contestant.step, BLOCK)
+
+
+def _repeat(step: Callable[[], Any], at_least: float) -> float:
+    start, count = perf_counter(), 0
+    while (elapsed := perf_counter() - start) < at_least or not count:
+        step()
+        count += 1
+    return elapsed / count
+
+
+def quartiles(values: Array) -> Quartiles:
+    """Return median and quartiles."""
+    low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
+    return Quartiles(median, low, high)
+
+
+def at_most(limit: float) -> Rule:
+    """The median over rounds is at most `limit`, and so are both quartiles, or neither is."""
+
+    def decide(values: Array) -> Decision:
+        median, low, high = quartiles(values)
+        verdict = HOLDS if high <= limit else DOES_NOT_HOLD if low > limit else INCONCLUSIVE
+        return Decision(median, (low, high), None, verdict)
+
+    return Rule(f"median over rounds at most {limit:g}, its quartiles on the same side", decide)
+
+
+def claim(text: str, values: Array, limit: float, calm: bool = True) -> Claim:
+    """Judge one target by values (rounds,); what others disturbed is inconclusive."""
+    made = judge(text, f"<= {limit:g}", values, at_most(limit))
+    if calm:
+        return made
+    return Claim(made.claim, made.predicted, made.measured, made.interval, made.rule, INCONCLUSIVE)
+
+
+def _busy() -> tuple[float, float, float]:
+    """Return seconds since the start: of all cores, of these idle, and of this process."""
+    mine = process_time()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return np.nan, np.nan, mine
+    wanted = [f"cpu{core}" for core in cores]
+    ticks = [line.split()[1:9] for line in lines if line.split()[0] in wanted]
+    seconds = np.array(ticks, dtype=float).sum(axis=0) / os.sysconf("SC_CLK_TCK")
+    return float(seconds.sum()), float(seconds[3] + seconds[4]), mine
+
+
+def _share_of_others(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    whole, idle, mine = (b - a for a, b in zip(before, after, strict=True))
+    return max(0.0, 1 - (idle + mine) / whole) if whole > 0 else np.nan
