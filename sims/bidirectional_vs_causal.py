@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bidirectional_vs_causal_claims import Runs, judge_all, undertrained
-from bidirectional_vs_causal_figures import draw
+from parts.bidirectional_vs_causal.claims import Runs, judge_all, undertrained
+from parts.bidirectional_vs_causal.figures import draw
 from tqdm import tqdm
 
 from minattn import checks, experiment

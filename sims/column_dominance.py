@@ -68,10 +68,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from column_dominance_claims import (
+from parts.column_dominance.claims import (
     Condition,
     Found,
-    Results,
     conditions,
     explore,
     finite,
@@ -79,8 +78,8 @@ from column_dominance_claims import (
     secondary,
     undertrained,
 )
-from column_dominance_figures import draw
-from column_dominance_models import LEARNING_RATES, OPTIMIZERS, Setting, train
+from parts.column_dominance.figures import draw
+from parts.column_dominance.training import LEARNING_RATES, OPTIMIZERS, Results, Setting, train
 
 from minattn import checks, experiment, sweep
 from minattn.claims import Claim, holm, mean_interval, table

@@ -54,14 +54,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from depth_claims import Results, primary, secondary, undertrained
-from depth_figures import draw
-from depth_models import (
+from parts.depth.claims import primary, secondary, undertrained
+from parts.depth.figures import draw
+from parts.depth.training import (
     HELD_OUT_WINDOWS,
     LEARNING_RATES,
     OBJECTIVES,
     OPTIMIZERS,
     PATH_WINDOWS,
+    Results,
     Setting,
     train,
 )

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from term_by_term_dissection import (
+from parts.term_by_term.dissection import (
     Dissection,
     Terms,
     norm,
@@ -48,7 +48,7 @@ from term_by_term_dissection import (
     step_gap,
     symmetry_gap,
 )
-from term_by_term_figures import draw, largest_terms, side_by_side
+from parts.term_by_term.figures import draw, largest_terms, side_by_side
 from tqdm import tqdm
 
 from minattn import checks, experiment

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from theorem_ledger_figures import FIGURES
+from parts.theorem_ledger.figures import FIGURES
 from tqdm import tqdm
 
 from minattn import checks, experiment, plots, theorems

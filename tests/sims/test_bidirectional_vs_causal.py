@@ -4,18 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bidirectional_vs_causal as sim
 import numpy as np
 import pytest
+from parts.bidirectional_vs_causal import claims
+
+from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS
+from minattn.comparison import ARMS
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import bidirectional_vs_causal as sim  # noqa: E402
-import bidirectional_vs_causal_claims as claims  # noqa: E402
-
-from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS  # noqa: E402
-from minattn.comparison import ARMS  # noqa: E402
-
 TINY = ["--quick", "--steps", "8", "--replicas", "2", "--width", "8"]
 REPORTED = {"claim", "predicted", "measured", "interval", "rule", "verdict"}
 

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import score_checkpoint as sim
 from safetensors.numpy import save_file
 
+import minattn as ma
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import score_checkpoint as sim  # noqa: E402
-
-import minattn as ma  # noqa: E402
-
 SCORES = ("symmetry", "directionality", "directionality_published", "dispersion")
 
 

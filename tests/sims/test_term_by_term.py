@@ -7,16 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import term_by_term as sim
+from parts.term_by_term import figures
+
+from minattn import symmetry
+from minattn.comparison import ARMS
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import term_by_term as sim  # noqa: E402
-import term_by_term_figures as figures  # noqa: E402
-
-from minattn import symmetry  # noqa: E402
-from minattn.comparison import ARMS  # noqa: E402
-
 TINY = ["--quick", "--steps", "3", "--width", "6", "--length", "7"]
 
 

@@ -7,17 +7,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import theorem_ledger as sim
+from parts.theorem_ledger import figures
+
+from minattn import theorems
+from minattn.theorems import bidirectional, dominance
+from minattn.theorems.trained import trained_models
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import theorem_ledger as sim  # noqa: E402
-import theorem_ledger_figures as figures  # noqa: E402
-
-from minattn import theorems  # noqa: E402
-from minattn.theorems import bidirectional, dominance  # noqa: E402
-from minattn.theorems.trained import trained_models  # noqa: E402
-
 COLUMNS = ["statement", "source", "method", "predicted", "measured", "interval", "verdict"]
 COLUMNS += ["found", "function", "seconds"]
 FAST = ["--only", "Def 3.1, Remark A.13", "--only", "App. A.5.5"]

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from depth_models import OBJECTIVES, OPTIMIZERS, Setting
+from parts.depth.training import OBJECTIVES, OPTIMIZERS, Results
 
 from minattn.arrays import Array
 from minattn.claims import Claim, above, at_most, below, judge
 from minattn.comparison import ARMS
 
-Results = dict[Setting, dict[str, Array]]
 PREDICTED = {"masked_bidirectional": "symmetry", "next_causal": "dispersion"}
 
 

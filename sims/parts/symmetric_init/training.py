@@ -72,6 +72,10 @@ class Setting:
     text: str | None
 
 
+Key = tuple[str, str, str]  # source, mask, start
+Results = dict[Key, dict[str, Array]]
+
+
 def train(setting: Setting) -> dict[str, Array]:
     """Train and return what was recorded.
 

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from symmetric_init_training import MASKS, STARTS, form_symmetry, net_speed_up, speed_up
+from parts.symmetric_init.training import (
+    MASKS,
+    STARTS,
+    Results,
+    form_symmetry,
+    net_speed_up,
+    speed_up,
+)
 
 from minattn import experiment, plots
 from minattn.arrays import Array
@@ -15,7 +22,6 @@ from minattn.claims import Claim, mean_interval, table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Results = dict[tuple[str, str, str], dict[str, Array]]
 METRICS = ("loss", "symmetry", "symmetry_heads", "norm")
 
 

@@ -75,6 +75,9 @@ class Setting:
         return self.optimizer, self.attention, self.trained
 
 
+Results = dict[Setting, dict[str, Array]]
+
+
 def train(setting: Setting) -> dict[str, Array]:
     """Train one setting; return scores, losses and predictions, mostly (R,)."""
     train_on, test_on = sources(setting)

@@ -50,6 +50,10 @@ class Setting:
     dtype: str
 
 
+Key = tuple[str, bool, float]  # objective, positions, net flux
+Results = dict[Key, dict[str, Array]]
+
+
 def train(setting: Setting) -> dict[str, Array]:
     """Train and return what was recorded.
 

@@ -13,7 +13,7 @@ from minattn.experiment import ResultFolder
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from term_by_term_dissection import Dissection
+    from parts.term_by_term.dissection import Dissection
 
 FORMS = {"Ghat": "Ghat", "change": "Change of W_qk"}
 

@@ -6,9 +6,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from parts.bidirectional_vs_causal.claims import Runs
 
 from minattn import plots
-from minattn.comparison import ARMS, Run
+from minattn.comparison import ARMS
 from minattn.experiment import ResultFolder
 from minattn.objectives import Batch
 from minattn.params import W_qk
@@ -17,8 +18,6 @@ from minattn.update import implicit_update
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Runs = dict[tuple[str, str], Run]
 
 SCORES = {
     "symmetry": ("symmetry", (-0.3, 1.05)),

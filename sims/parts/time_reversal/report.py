@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from time_reversal_figures import draw
-from time_reversal_training import CURVES, OBJECTIVES, last, share_removed
+from parts.time_reversal.figures import draw
+from parts.time_reversal.training import CURVES, OBJECTIVES, Key, Results, last, share_removed
 
 from minattn import experiment
 from minattn.arrays import Array
 from minattn.claims import Claim, mean_interval, table
-
-Key = tuple[str, bool, float]  # objective, positions, net flux
-Results = dict[Key, dict[str, Array]]
 
 
 def report(results: Results, claims: list[Claim]) -> None:

@@ -7,13 +7,19 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from column_dominance_models import ATTENTIONS, CANDIDATES, OPTIMIZERS, TRAINED, Setting
+from parts.column_dominance.training import (
+    ATTENTIONS,
+    CANDIDATES,
+    OPTIMIZERS,
+    TRAINED,
+    Results,
+    Setting,
+)
 
 from minattn.arrays import Array
 from minattn.claims import Claim, above, below, judge
 
 Condition = tuple[str, str, str]
-Results = dict[Setting, dict[str, Array]]
 AUTHORS = ("adamw", "softmax", "factors")
 
 

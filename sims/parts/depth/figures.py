@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from depth_models import OBJECTIVES, OPTIMIZERS
+from parts.depth.training import OBJECTIVES, OPTIMIZERS, Results
 
 from minattn import plots
 from minattn.claims import mean_interval
@@ -27,14 +27,14 @@ STEPS = {
 }
 
 
-def draw(results: Any, folder: ResultFolder) -> None:
+def draw(results: Results, folder: ResultFolder) -> None:
     """Write every figure."""
     plots.save(by_layer(results, SCORES, "What training adds"), folder.path("scores.png"))
     plots.save(by_layer(results, STEPS, "What one step does"), folder.path("steps.png"))
     plots.save(over_training(results), folder.path("over_training.png"))
 
 
-def by_layer(results: Any, metrics: dict[str, str], title: str) -> Figure:
+def by_layer(results: Results, metrics: dict[str, str], title: str) -> Figure:
     """Draw metrics (rows) by layer for objectives and optimisers (columns), a line a depth."""
     columns = [(objective, optimizer) for objective in OBJECTIVES for optimizer in OPTIMIZERS]
     made = plots.figure(11.5, 2.3 * len(metrics) + 1.1)
@@ -79,7 +79,7 @@ def shown(metric: str, values: Any) -> Any:
     return np.nan_to_num(values[-1], posinf=10.0, neginf=-10.0)
 
 
-def over_training(results: Any) -> Figure:
+def over_training(results: Results) -> Figure:
     """Draw cosines and shares over training in the deepest model, a curve a layer."""
     deepest = max(place.layers for place in results)
     columns = [(objective, optimizer) for objective in OBJECTIVES for optimizer in OPTIMIZERS]

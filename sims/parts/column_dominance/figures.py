@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from parts.column_dominance.training import Results
 
 from minattn import plots
 from minattn.claims import mean_interval
@@ -17,14 +18,14 @@ KNOBS = (("knob 0", "drifting", 0.0), ("knob 1", "drifting", 1.0), ("text", "tex
 TRAINED_BY = (("adamw", "factors"), ("adamw", "W_qk"), ("sgd", "factors"), ("sgd", "W_qk"))
 
 
-def draw(results: Any, found: Any, folder: ResultFolder) -> None:
+def draw(results: Results, found: Any, folder: ResultFolder) -> None:
     """Write every figure."""
     plots.save(conditions(results), folder.path("conditions.png"))
     plots.save(predictions(results, found), folder.path("predictions.png"))
     plots.save(over_training(results), folder.path("over_training.png"))
 
 
-def conditions(results: Any) -> Figure:
+def conditions(results: Results) -> Figure:
     """Draw dispersion and directionality of every condition, by source."""
     names = list(dict.fromkeys(place.condition for place in results))
     made = plots.figure(10.5, 5.0)
@@ -54,7 +55,7 @@ def conditions(results: Any) -> Figure:
     return made
 
 
-def predictions(results: Any, found: Any) -> Figure:
+def predictions(results: Results, found: Any) -> Figure:
     """Draw the dispersion predicted against the one measured, one point a setting and replica."""
     names = dict.fromkeys(("positions", found[1], "consistency", "squares"))
     shown = list(names)[:3]
@@ -79,7 +80,7 @@ def predictions(results: Any, found: Any) -> Figure:
     return made
 
 
-def over_training(results: Any) -> Figure:
+def over_training(results: Results) -> Figure:
     """Draw the dispersion of the change over training, by optimiser and what is trained."""
     made = plots.figure(12, 3.6)
     made.suptitle("Dispersion of the change of W_qk over training: mean and 95% interval")

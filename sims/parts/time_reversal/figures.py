@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from time_reversal_training import OBJECTIVES
+from parts.time_reversal.training import OBJECTIVES, Results
 
 from minattn import plots
-from minattn.arrays import Array
 from minattn.experiment import ResultFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Results = dict[tuple[str, bool, float], dict[str, Array]]
 PLACES = ("lower layer", "top layer")
 ROWS = {
     "trained_agreement": "agreement of beta_ij\nwith beta_ji",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from parts.modalities.training import Results
 
 from minattn import plots
 from minattn.comparison import ARMS
@@ -20,7 +21,7 @@ SCORES = {
 }
 
 
-def draw(results: Any, titles: dict[str, str], folder: ResultFolder) -> None:
+def draw(results: Results, titles: dict[str, str], folder: ResultFolder) -> None:
     """Write every figure."""
     titles = {name: title.replace("$", r"\$") for name, title in titles.items()}  # no formulas
     plots.save(overview(results, titles), folder.path("overview.png"))
@@ -37,7 +38,7 @@ def draw(results: Any, titles: dict[str, str], folder: ResultFolder) -> None:
         plots.save(page, folder.path(f"matrices_{modality}.png"))
 
 
-def overview(results: Any, titles: dict[str, str]) -> Figure:
+def overview(results: Results, titles: dict[str, str]) -> Figure:
     """Draw the scores of the change over training, a column a modality."""
     made = plots.figure(3.3 * len(titles) + 1.0, 2.2 * len(SCORES) + 1.2)
     made.suptitle("What training adds to W_qk\nmean over layers, 95% interval over replicas")
@@ -57,7 +58,7 @@ def overview(results: Any, titles: dict[str, str]) -> Figure:
     return made
 
 
-def losses(results: Any, titles: dict[str, str]) -> Figure:
+def losses(results: Results, titles: dict[str, str]) -> Figure:
     """Draw the held-out loss over training, a panel a modality."""
     made = plots.figure(3.3 * len(titles) + 1.0, 3.9)
     made.suptitle("Held-out loss over training\nmean over replicas with its 95% interval")
@@ -72,7 +73,7 @@ def losses(results: Any, titles: dict[str, str]) -> Figure:
     return made
 
 
-def curves(results: Any, modality: str) -> Any:
+def curves(results: Results, modality: str) -> Any:
     """Yield name, number and result of each arm of a modality, the shuffled control last."""
     for place, result in results.items():
         if place.modality == modality:

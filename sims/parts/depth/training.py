@@ -55,6 +55,9 @@ class Setting:
     sha256: str = ""  # of the text, so that --resume takes no result of another
 
 
+Results = dict[Setting, dict[str, Array]]
+
+
 @dataclass(frozen=True)
 class Watched(Optimizer):
     """An optimiser that notes what its steps do to every head's W_qk."""

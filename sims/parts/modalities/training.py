@@ -45,6 +45,9 @@ class Setting:
     sha256: str = ""  # of the material, so that --resume takes no result of another
 
 
+Results = dict[Setting, dict[str, Array]]
+
+
 @dataclass(frozen=True)
 class Material:
     """What one modality is made of."""
