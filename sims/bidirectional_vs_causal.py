@@ -37,7 +37,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from tqdm import tqdm
 from minattn import checks, experiment
 from minattn.claims import Claim, mean_interval, table
 from minattn.comparison import ARMS, Run, Task, Training, chain_task, text_task, train
-from minattn.data import Corpus, load_text
+from minattn.data import Corpus
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.optim import AdamW
@@ -79,8 +78,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run every arm on every source, then report."""
     options = parse(arguments)
     how = training(options)
-    with experiment.result_folder(options.out) as folder:
-        tasks, corpus = make_tasks(options)
+    tasks, corpus = make_tasks(options)
+    digests = {"text": corpus.sha256} if corpus is not None else {}
+    experiment.check_rerun(options, said(options), how.engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         runs: Runs = {}
         try:
             for run in run_all(tasks, options.arms, how):
@@ -117,25 +118,15 @@ def parse(arguments: list[str] | None) -> Namespace:
         text = f"comma-separated, of {', '.join(values)} (default all)"
         parser.add_argument(f"--{name}", default=",".join(values), metavar="LIST", help=text)
     parser.add_argument("--layers", type=int, help="default 1 on chains, 2 on text")
-    for name in ("width", "replicas", "steps"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), width=1, replicas=1, steps=1)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="of training; proofs are in float64"
     )
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     options = parser.parse_args(arguments)
     for name, values in known.items():
         setattr(options, name, experiment.names(getattr(options, name), f"--{name}", values))
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "width"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
-    checks.integer("--seed", options.seed, minimum=0)
     if options.layers is not None:
         checks.integer("--layers", options.layers, minimum=1)
     return options
@@ -158,15 +149,19 @@ def training(options: Namespace) -> Training:
     )
 
 
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    how = training(options)
+    return experiment.config(options, training=asdict(how), optimizer=repr(how.optimizer))
+
+
 def make_tasks(options: Namespace) -> tuple[list[Task], Corpus | None]:
     """Return the tasks asked for, and the text if it is among them."""
     tasks, corpus = [], None
     for name in options.sources:
         layers = options.layers or (2 if name == "text" else 1)
         if name == "text":
-            corpus = load_text(options.text)
-            for part in (corpus.train, corpus.validation):
-                part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
+            corpus = experiment.load_windows(options)
             tasks.append(text_task(name, options.replicas, corpus, layers))
         else:
             lag = {"lag1": 1, "lag2": 2, "iid": None}[name]
@@ -230,18 +225,12 @@ def write(
     complete: bool,
 ) -> None:
     """Write summary.json, metrics.csv and the figures."""
-    settings = {name: value for name, value in vars(options).items() if name != "out"}
-    settings |= {"training": asdict(how), "optimizer": repr(how.optimizer)}
-    summary = experiment.summary(NAME, settings, options.seed, how.engine, claims)
+    summary = experiment.summary(NAME, said(options), options.seed, how.engine, claims)
     summary["complete"] = complete
     summary["training"] = training_rows(runs)
     summary["scores"] = final_scores(runs)
     if corpus is not None:
-        summary["text"] = {
-            "name": corpus.name,
-            "sha256": corpus.sha256,
-            "n_symbols": corpus.n_symbols,
-        }
+        summary["text"] = experiment.text_facts(corpus)
     experiment.write_json(folder.path("summary.json"), summary)
     header = ("source", "arm", "replica", "layer", "step", "metric", "value")
     experiment.write_csv(folder.path("metrics.csv"), header, metric_rows(runs))

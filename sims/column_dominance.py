@@ -62,9 +62,8 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,16 +80,14 @@ from parts.column_dominance.claims import (
 from parts.column_dominance.figures import draw
 from parts.column_dominance.training import LEARNING_RATES, OPTIMIZERS, Results, Setting, train
 
-from minattn import checks, experiment, sweep
+from minattn import experiment, sweep
 from minattn.claims import Claim, holm, mean_interval, table
-from minattn.data import load_text
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 
 NAME = "column_dominance"
 EXPLORATION = 1000  # added to the seed in stage 1
 KNOBS = (0.0, 1.0)
-UNSAID = ("out", "resume", "sha256")  # options that a summary has elsewhere, or need not have
 SHOWN = ("dispersion", "directionality")
 
 
@@ -114,22 +111,20 @@ QUICK = Size(2, 2, 12, 32, 16, 24, 4)  # as wide as the learning rates were chos
 def main(arguments: list[str] | None = None) -> None:
     """Explore, predict, test, then report."""
     options = parse(arguments)
-    corpus = load_text(options.text)
+    corpus = experiment.load_windows(options)
+    experiment.check_rerun(options, said(options), options.engine, {"text": corpus.sha256})
+    settings = said(options)
     options.sha256 = corpus.sha256
-    corpus.validation.sample(1, options.length, np.random.default_rng(0))  # or say it is short
-    with experiment.result_folder(options.out) as folder:
+    with experiment.result_folder(options.out, options.format) as folder:
         explored = run(options, exploration_settings(options), "stage 1: explore")
         found = explore(explored)
         tested = run(options, test_settings(options), "stage 2: test")
         claims = [*primary(tested, found), *holm(secondary(tested, found))]
-        settings = {n: value for n, value in vars(options).items() if n not in UNSAID}
-        settings["learning_rates"] = {" ".join(k): v for k, v in LEARNING_RATES.items()}
         summary = experiment.summary(NAME, settings, options.seed, options.engine, claims)
         summary["seeds"] = [options.seed + EXPLORATION, options.seed]
         summary |= {"complete": True, "training": training_rows(tested)}
         summary |= {"exploration": exploration_rows(explored, found), "scores": scores(tested)}
-        name, digest = corpus.name, corpus.sha256
-        summary["text"] = {"name": name, "sha256": digest, "n_symbols": corpus.n_symbols}
+        summary["text"] = experiment.text_facts(corpus)
         experiment.write_json(folder.path("summary.json"), summary)
         draw(tested, found, folder)
         folder.complete()
@@ -142,24 +137,20 @@ def main(arguments: list[str] | None = None) -> None:
 def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=2)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name, least in (("replicas", 1), ("steps", 1), ("width", 2)):
-        checks.integer(f"--{name}", getattr(options, name), minimum=least)
-    checks.integer("--seed", options.seed, minimum=0)
     options.explored = min(options.explored, options.replicas)
     options.engine = choose(options.engine, "float64").name
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    rates = {" ".join(place): rate for place, rate in LEARNING_RATES.items()}
+    return experiment.config(options, learning_rates=rates)
 
 
 def run(options: Namespace, settings: list[Setting], label: str) -> Results:

@@ -47,10 +47,9 @@ The default run takes about two minutes on two cores, --quick a few seconds.
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
-from dataclasses import asdict, dataclass
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,6 @@ from parts.depth.training import (
 from minattn import checks, experiment, sweep
 from minattn.claims import Claim, holm, mean_interval, table
 from minattn.comparison import ARMS
-from minattn.data import load_text
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 
@@ -104,10 +102,9 @@ QUICK = Size(2, 8, 8, 8, 4, 2, (2, 3))
 def main(arguments: list[str] | None = None) -> None:
     """Train every depth, objective and optimiser, then report."""
     options = parse(arguments)
-    corpus = load_text(options.text)
-    for part in (corpus.train, corpus.validation):
-        part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
-    with experiment.result_folder(options.out) as folder:
+    corpus = experiment.load_windows(options)
+    experiment.check_rerun(options, said(options), options.engine, {"text": corpus.sha256})
+    with experiment.result_folder(options.out, options.format) as folder:
         settings = all_settings(options, corpus.sha256)
         found = sweep.run_as_asked(train, settings, options, NAME)
         results = dict(zip(settings, found, strict=True))
@@ -115,8 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
         summary = experiment.summary(NAME, said(options), options.seed, options.engine, claims)
         summary |= {"complete": True, "training": training_rows(results)}
         summary["scores"] = scores(results)
-        name, digest = corpus.name, corpus.sha256
-        summary["text"] = {"name": name, "sha256": digest, "n_symbols": corpus.n_symbols}
+        summary["text"] = experiment.text_facts(corpus)
         experiment.write_json(folder.path("summary.json"), summary)
         draw(results, folder)
         folder.complete()
@@ -129,29 +125,16 @@ def main(arguments: list[str] | None = None) -> None:
 def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=2)
     depths = ",".join(map(str, FULL.depths))
-    parser.add_argument(
-        "--depths", metavar="LIST", help=f"comma-separated numbers of layers (default {depths})"
-    )
+    text = f"comma-separated numbers of layers (default {depths})"
+    parser.add_argument("--depths", type=depths_of, metavar="LIST", help=text)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
-    if options.depths is not None:
-        options.depths = depths_of(options.depths)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name, least in (("replicas", 1), ("steps", 1), ("width", 2)):
-        checks.integer(f"--{name}", getattr(options, name), minimum=least)
     if options.width % 2:
         checks.fail("--width", options.width, "an even number: there are two heads")
-    checks.integer("--seed", options.seed, minimum=0)
     options.engine = choose(options.engine, "float32").name
     return options
 
@@ -160,7 +143,8 @@ def depths_of(text: str) -> tuple[int, ...]:
     """Read --depths: at least two layers, or there is no first and last."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 2 for part in parts):
-        checks.fail("--depths", repr(text), "numbers of at least 2, separated by commas")
+        needs = "numbers of at least 2, separated by commas"
+        raise ArgumentTypeError(f"got {text!r}, needs {needs}")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -177,9 +161,14 @@ def all_settings(options: Namespace, sha256: str) -> list[Setting]:
 
 def said(options: Namespace) -> dict[str, Any]:
     """Return what a summary says of the settings."""
-    chosen = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-    windows = {"held_out_windows": HELD_OUT_WINDOWS, "path_windows": PATH_WINDOWS}
-    return chosen | {"learning_rates": LEARNING_RATES, "heads": 2, "norm": "pre"} | windows
+    return experiment.config(
+        options,
+        learning_rates=LEARNING_RATES,
+        heads=2,
+        norm="pre",
+        held_out_windows=HELD_OUT_WINDOWS,
+        path_windows=PATH_WINDOWS,
+    )
 
 
 def report(results: Results, claims: list[Claim]) -> None:

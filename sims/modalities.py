@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -57,7 +57,7 @@ from parts.modalities.training import (
     train,
 )
 
-from minattn import checks, experiment, sweep
+from minattn import experiment, sweep
 from minattn.claims import Claim, holm, mean_interval, table
 from minattn.comparison import ARMS
 from minattn.data import write_wav
@@ -87,14 +87,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Train every arm on every modality, then report."""
     options = parse(arguments)
     materials = load(options)
-    with experiment.result_folder(options.out) as folder:
+    digests = {name: facts["sha256"] for name, facts in materials.items()}
+    experiment.check_rerun(options, said(options), options.engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         settings = all_settings(options, materials)
         found = sweep.run_as_asked(train, settings, options, NAME)
         results = dict(zip(settings, found, strict=True))
         claims = [*primary(results), *holm(secondary(results))]
-        said = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-        said |= {"learning_rate": LEARNING_RATE}
-        summary = experiment.summary(NAME, said, options.seed, options.engine, claims)
+        summary = experiment.summary(NAME, said(options), options.seed, options.engine, claims)
         summary |= {"complete": True, "training": training_rows(results)}
         summary |= {"scores": scores(results), "materials": materials}
         experiment.write_json(folder.path("summary.json"), summary)
@@ -115,25 +115,20 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--modalities", metavar="LIST", help=f"comma-separated, of {known} (default all)"
     )
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=1)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     parser.add_argument("--wav", type=Path, metavar="FILE", help="a PCM WAV file")
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     options.modalities = chosen_modalities(options.modalities)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "width"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
-    checks.integer("--seed", options.seed, minimum=0)
     options.engine = choose(options.engine, "float32").name
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    return experiment.config(options, learning_rate=LEARNING_RATE)
 
 
 def chosen_modalities(asked: str | None) -> tuple[str, ...]:

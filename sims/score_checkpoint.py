@@ -31,23 +31,26 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from parts.score_checkpoint.figures import against_depth
 from parts.score_checkpoint.report import csv_rows, describe, report
-from parts.score_checkpoint.scoring import Model, form, score_all
+from parts.score_checkpoint.scoring import TINY, Model, form, score_all
 
 import minattn as ma
 from minattn import checks, experiment, plots
 from minattn.checkpoints import FAMILIES
 
 NAME = "score_checkpoint"
+ENGINE = "numpy"  # trains the tiny models; scores need none
 QUICK_DRAWS = 9
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Score every model, then report."""
     options = parse(arguments)
-    with experiment.result_folder(options.out) as folder:
+    experiment.check_rerun(options, said(options), ENGINE)
+    with experiment.result_folder(options.out, options.format) as folder:
         models = score_all(options)
         write(models, options, folder)
         folder.complete()
@@ -82,9 +85,15 @@ def parse(arguments: list[str] | None) -> Namespace:
     if options.draws is None:
         options.draws = QUICK_DRAWS if options.quick else ma.checkpoints.DRAWS
     checks.integer("--draws", options.draws, minimum=2)
-    checks.integer("--seed", options.seed, minimum=0)
     options.models = named(options.paths)
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings; where the models lie is nobody's business."""
+    chosen = experiment.config(options)
+    del chosen["paths"]
+    return chosen | {"models": list(options.models or TINY)}
 
 
 def named(paths: list[str]) -> dict[str, Path]:
@@ -105,16 +114,14 @@ def named(paths: list[str]) -> dict[str, Path]:
 
 def write(models: list[Model], options: Namespace, folder: experiment.ResultFolder) -> None:
     """Write summary.json, scores.csv and the figure."""
-    left_out = ("out", "paths", "models")  # names of folders are nobody's business
-    settings = {key: value for key, value in vars(options).items() if key not in left_out}
-    summary = experiment.summary(NAME, settings, options.seed, "numpy", [])
+    summary = experiment.summary(NAME, said(options), options.seed, ENGINE, [])
     summary["form"] = form(models)
     summary["models"] = [describe(model) for model in models]
     experiment.write_json(folder.path("summary.json"), summary)
     header = ("model", "family", "tower", "layer", "uses", "head", "form", "score", "value")
     rows = csv_rows(models)
     experiment.write_csv(folder.path("scores.csv"), (*header, "null_low", "null_high"), rows)
-    plots.save(against_depth(models, form(models)), folder.path("scores.png"))
+    plots.save(against_depth(models, form(models)), folder.figure("scores"))
 
 
 if __name__ == "__main__":

@@ -46,16 +46,14 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
-import numpy as np
 from parts.symmetric_init.claims import primary, secondary
 from parts.symmetric_init.report import report, write
 from parts.symmetric_init.training import MASKS, SOURCES, STARTS, Results, Setting, train
 
 from minattn import checks, experiment, sweep
 from minattn.claims import holm
-from minattn.data import load_text
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.params import DTYPES
@@ -85,17 +83,16 @@ QUICK = Size(3, 30, 2, 16, 16, 8, 16, 5, 32)
 def main(arguments: list[str] | None = None) -> None:
     """Train every setting, then report."""
     options = parse(arguments)
-    if "text" in options.sources:
-        corpus = load_text(options.text)
-        for part in (corpus.train, corpus.validation):
-            part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
-    with experiment.result_folder(options.out) as folder:
+    corpus = experiment.load_windows(options) if "text" in options.sources else None
+    settings, engine = said(options), choose(options.engine, options.dtype).name
+    digests = {"text": corpus.sha256} if corpus is not None else {}
+    experiment.check_rerun(options, settings, engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         results = run_all(options)
         claims = [*primary(results), *holm(secondary(results))]
-        settings = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-        settings["first"] = asdict(setting_of(options, *next(iter(results))))
-        engine = choose(options.engine, options.dtype).name
         summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+        if corpus is not None:
+            summary["text"] = experiment.text_facts(corpus)
         write(results, summary, folder)
         folder.complete()
     report(results, claims)
@@ -109,30 +106,26 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser = experiment.parser(NAME, __doc__)
     text = f"comma-separated, of {', '.join(SOURCES)} (default all)"
     parser.add_argument("--sources", default=",".join(SOURCES), metavar="LIST", help=text)
-    for name in ("replicas", "steps", "layers", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, layers=1, width=1)
     parser.add_argument(
         "--penalty-weight", type=float, default=1.0, help="of |W_qk|/|sym W_qk| (default 1)"
     )
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of training")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     options.sources = experiment.names(options.sources, "--sources", SOURCES)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "layers", "width"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
     if options.width % 2:
         checks.fail("--width", options.width, "an even number, for two heads")
     checks.real("--penalty-weight", options.penalty_weight, minimum=0.0)
-    checks.integer("--seed", options.seed, minimum=0)
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    first = setting_of(options, options.sources[0], MASKS[0], next(iter(STARTS)))
+    return experiment.config(options, first=asdict(first))
 
 
 def run_all(options: Namespace) -> Results:

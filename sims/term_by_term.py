@@ -36,7 +36,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ from minattn import checks, experiment
 from minattn.claims import Claim, at_most, judge, table
 from minattn.comparison import ARMS, Task, chain_task, text_task
 from minattn.config import TransformerConfig
-from minattn.data import load_text
+from minattn.data import Corpus
 from minattn.descent import product_change
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
@@ -81,16 +80,19 @@ QUICK = {"steps": 50, "width": 16, "length": 10}
 def main(arguments: list[str] | None = None) -> None:
     """Train the arms, take their updates apart, then report."""
     options = parse(arguments)
-    task = make_task(options)
+    corpus = experiment.load_windows(options) if options.source == "text" else None
+    task = make_task(options, corpus)
     engine = choose(options.engine, "float64").name
-    with experiment.result_folder(options.out) as folder:
+    digests = {"text": corpus.sha256} if corpus is not None else {}
+    experiment.check_rerun(options, said(options), engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         with tqdm(total=options.steps * len(ARMS), unit="step", dynamic_ncols=True) as bar:
             arms = [dissect(arm, task, options, engine, bar) for arm in ARMS]
         claims = list(judge_all(arms))
         found = [facts(arm) for arm in arms]
-        settings = {name: value for name, value in vars(options).items() if name != "out"}
-        settings |= {"optimizer": repr(OPTIMIZER), "batch_size": BATCH_SIZE}
-        summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+        summary = experiment.summary(NAME, said(options), options.seed, engine, claims)
+        if corpus is not None:
+            summary["text"] = experiment.text_facts(corpus)
         write(arms, summary | {"arms": found}, folder)
         folder.complete()
     report(arms, found, claims, options.top)
@@ -103,34 +105,28 @@ def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
     parser.add_argument("--source", choices=SOURCES, default="lag2", help="default lag2")
-    for name, value in FULL.items():
-        text = f"default {value}, with --quick {QUICK[name]}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(FULL, QUICK, steps=0, width=1, length=4)
     parser.add_argument("--layers", type=int, default=1, help="of the model (default 1)")
     parser.add_argument("--layer", type=int, default=0, help="to look at, from 0 (default 0)")
     parser.add_argument("--top", type=int, default=6, help="terms in the tables (default 6)")
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     options = parser.parse_args(arguments)
-    for name, value in (QUICK if options.quick else FULL).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    least = {"steps": 0, "width": 1, "length": 4, "layers": 1, "layer": 0, "top": 0, "seed": 0}
-    for name, minimum in least.items():
+    for name, minimum in (("layers", 1), ("layer", 0), ("top", 0)):
         checks.integer(f"--{name}", getattr(options, name), minimum)
     if options.layer >= options.layers:
         checks.fail("--layer", options.layer, f"a layer within 0..{options.layers - 1}")
     return options
 
 
-def make_task(options: Namespace) -> Task:
-    """Return the task, its text long enough."""
-    if options.source == "text":
-        corpus = load_text(options.text)
-        for part in (corpus.train, corpus.validation):
-            part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    return experiment.config(options, optimizer=repr(OPTIMIZER), batch_size=BATCH_SIZE)
+
+
+def make_task(options: Namespace, corpus: Corpus | None) -> Task:
+    """Return the task of a text, or of chains."""
+    if corpus is not None:
         return text_task("text", 1, corpus, options.layers)
     lag = {"lag1": 1, "lag2": 2, "iid": None}[options.source]
     return chain_task(options.source, 1, N_SYMBOLS, lag, options.layers, options.seed)

@@ -87,15 +87,16 @@ class Entry:
 def main(arguments: list[str] | None = None) -> None:
     """Check the statements, then print and write the ledger."""
     options = parse(arguments)
-    chosen = [s for s in theorems.statements() if s.name in options.only]
+    chosen = [s for s in theorems.statements() if s.name in options.statements]
     figures = [s.name for s in chosen if s.name in FIGURES]
-    with experiment.result_folder(options.out) as folder:
+    experiment.check_rerun(options, said(options), choose("auto", "float64").name)
+    with experiment.result_folder(options.out, options.format) as folder:
         with tqdm(total=len(chosen) + len(figures), unit="item", dynamic_ncols=True) as bar:
             entries = list(check(chosen, options, bar))
             for name in figures:
                 bar.set_description(f"figure of {name}")
                 stem, draw = FIGURES[name]
-                plots.save(draw(options.seed, options.quick), folder.path(f"{stem}.png"))
+                plots.save(draw(options.seed, options.quick), folder.figure(stem))
                 bar.update()
         write(entries, options, folder)
         folder.complete()
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None) -> Namespace:
-    """Read the options; `only` becomes a tuple of names, all of them by default."""
+    """Read the options; `statements` are the names asked for, all of them by default."""
     parser = experiment.parser(NAME, __doc__)
     parser.add_argument(
         "--only",
@@ -121,25 +122,34 @@ def parse(arguments: list[str] | None) -> Namespace:
         f"default (default: its own; with --quick at most {QUICK_DRAWS})",
     )
     options = parser.parse_args(arguments)
-    checks.integer("--seed", options.seed, minimum=0)
     if options.draws is not None:
         checks.integer("--draws", options.draws, minimum=2)
-    options.exact_draws = options.draws is not None and options.only is not None
-    if options.draws is None and options.quick:
-        options.draws = QUICK_DRAWS
     known = theorems.names()
     asked = ",".join(known if options.only is None else options.only)
-    options.only = experiment.names(asked, "--only", known)
+    options.statements = experiment.names(asked, "--only", known)
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings: under `statements`, the draws of each."""
+    chosen = [s for s in theorems.statements() if s.name in options.statements]
+    draws = {statement.name: draws_of(statement, options) for statement in chosen}
+    return experiment.config(options) | {"statements": draws}
+
+
+def draws_of(statement: Statement, options: Namespace) -> int:
+    """Return how many draws the options give a statement."""
+    if options.draws is not None and options.only is not None:
+        return int(options.draws)
+    most = options.draws or (QUICK_DRAWS if options.quick else statement.draws)
+    return min(most, statement.draws)
 
 
 def check(statements: list[Statement], options: Namespace, bar: tqdm) -> Iterator[Entry]:
     """Measure the statements one after the other."""
     for statement in statements:
         bar.set_description(statement.name)
-        draws = options.draws or statement.draws
-        if not options.exact_draws:
-            draws = min(draws, statement.draws)
+        draws = draws_of(statement, options)
         start = perf_counter()
         claim = theorems.check(statement.name, options.seed, draws)
         yield Entry(statement, claim, draws, perf_counter() - start)
@@ -194,20 +204,18 @@ def numbers(claim: Claim, digits: int) -> tuple[str, str]:
 def write(entries: list[Entry], options: Namespace, folder: experiment.ResultFolder) -> None:
     """Write summary.json, ledger.json, ledger.csv and README.md."""
     rows = [entry.as_dict() for entry in entries]
-    settings = {"quick": options.quick, "only": options.only}
-    settings["draws"] = {entry.name: entry.draws for entry in entries}
     claims = [entry.claim for entry in entries]
     engine = choose("auto", "float64").name
-    summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+    summary = experiment.summary(NAME, said(options), options.seed, engine, claims)
     summary["verdicts"] = Counter(kind(entry) for entry in entries)
     experiment.write_json(folder.path("summary.json"), summary)
     experiment.write_json(folder.path("ledger.json"), rows)
     flat = [row | {"interval": json.dumps(row["interval"])} for row in rows]
     experiment.write_csv(folder.path("ledger.csv"), rows[0], (row.values() for row in flat))
-    write_bytes(folder.path("README.md"), page(entries, options.seed).encode())
+    write_bytes(folder.path("README.md"), page(entries, options.seed, options.format).encode())
 
 
-def page(entries: list[Entry], seed: int) -> str:
+def page(entries: list[Entry], seed: int, figures: str = "png") -> str:
     """Return the ledger as a Markdown page: an overview, then a section each."""
     overview = [
         f"| [{entry.name}](#{_anchor(entry.name)}) | {_plain(entry.claim.verdict)} "
@@ -222,12 +230,12 @@ def page(entries: list[Entry], seed: int) -> str:
         f"`python sims/theorem_ledger.py`, seed {seed}; `--help` explains the verdicts. The same "
         "rows, for programs, are in `ledger.json`; versions and settings in `summary.json`.",
         "\n".join(["| statement | verdict | found |", "|---|---|---|", *overview]),
-        *(section(entry, seed) for entry in entries),
+        *(section(entry, seed, figures) for entry in entries),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def section(entry: Entry, seed: int) -> str:
+def section(entry: Entry, seed: int, figures: str) -> str:
     """Return one statement's section: what a reader who doubts the row needs."""
     claim = entry.claim
     measured, interval = numbers(claim, 6)
@@ -254,7 +262,7 @@ def section(entry: Entry, seed: int) -> str:
         f"{_plain(claim.found)}",
     ]
     if entry.name in FIGURES:
-        parts.append(f"![{entry.name}]({FIGURES[entry.name][0]}.png)")
+        parts.append(f"![{entry.name}]({FIGURES[entry.name][0]}.{figures})")
     return "\n\n".join(parts)
 
 

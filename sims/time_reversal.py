@@ -44,6 +44,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from parts.time_reversal.claims import FLUXES, judge_all
 from parts.time_reversal.report import report, write
@@ -79,12 +80,11 @@ QUICK = Size(3, 40, 16, 12, 16, 10, 32)
 def main(arguments: list[str] | None = None) -> None:
     """Train every setting, then report."""
     options = parse(arguments)
-    with experiment.result_folder(options.out) as folder:
+    settings, engine = said(options), choose(options.engine, options.dtype).name
+    experiment.check_rerun(options, settings, engine)
+    with experiment.result_folder(options.out, options.format) as folder:
         results = run_all(options)
         claims = judge_all(results)
-        settings = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-        settings["first"] = asdict(setting_of(options, *next(iter(results))))
-        engine = choose(options.engine, options.dtype).name
         summary = experiment.summary(NAME, settings, options.seed, engine, claims)
         write(results, summary, folder)
         folder.complete()
@@ -97,21 +97,20 @@ def main(arguments: list[str] | None = None) -> None:
 def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=1)
     parser.add_argument("--lag", type=int, default=1, help="of the chains (default 1)")
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of training")
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "width", "lag"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
-    checks.integer("--seed", options.seed, minimum=0)
+    checks.integer("--lag", options.lag, minimum=1)
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    first = setting_of(options, next(iter(OBJECTIVES)), True, FLUXES[0])
+    return experiment.config(options, first=asdict(first))
 
 
 def run_all(options: Namespace) -> Results:

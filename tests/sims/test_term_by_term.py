@@ -32,7 +32,7 @@ class NoBar:
 
 def dissected(*extra):
     options = sim.parse([*TINY, *extra])
-    task = sim.make_task(options)
+    task = sim.make_task(options, None)
     return [sim.dissect(arm, task, options, "numpy", NoBar()) for arm in ARMS]
 
 

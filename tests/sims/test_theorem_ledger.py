@@ -93,7 +93,7 @@ def test_a_run_from_the_command_line(tmp_path):
     assert {"name", "config", "seeds", "engine", "threads", "versions"} <= summary.keys()
     assert [claim["verdict"] for claim in summary["claims"]] == [r["verdict"] for r in ledger(out)]
     assert sum(summary["verdicts"].values()) == 3
-    assert summary["config"]["draws"]["App. A.5.5"] == sim.QUICK_DRAWS
+    assert summary["config"]["statements"]["App. A.5.5"] == sim.QUICK_DRAWS
 
 
 def test_the_same_seed_gives_the_same_ledger_but_for_the_seconds(tmp_path):
@@ -108,11 +108,17 @@ def test_the_same_seed_gives_the_same_ledger_but_for_the_seconds(tmp_path):
 
 
 def test_draws_are_a_limit_for_all_and_a_number_for_those_asked_for():
-    options = sim.parse(["--draws", "5"])
-    assert (options.draws, options.exact_draws) == (5, False)
-    options = sim.parse(["--draws", "5", "--only", "S25"])
-    assert (options.draws, options.exact_draws, options.only) == (5, True, ("S25",))
-    assert not sim.parse(["--quick", "--only", "S25"]).exact_draws
+    def draws(*arguments):
+        return sim.said(sim.parse(arguments))["statements"]
+
+    own = {statement.name: statement.draws for statement in theorems.statements()}
+    assert draws() == own
+    assert draws("--draws", "5") == {name: min(5, number) for name, number in own.items()}
+    assert draws("--draws", "100", "--only", "S25") == {"S25": 100}
+    assert own["S25"] < 100
+    quick = draws("--quick")
+    assert quick == {name: min(sim.QUICK_DRAWS, number) for name, number in own.items()}
+    assert quick != own
 
 
 @pytest.mark.parametrize("name", sim.FIGURES)

@@ -49,7 +49,7 @@ def draw(runs: Runs, folder: ResultFolder) -> None:
     with warnings.catch_warnings():  # a character that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         for name, page in pages.items():
-            plots.save(page, folder.path(f"{name}.png"))
+            plots.save(page, folder.figure(name))
 
 
 def grid(runs: Runs, metrics: dict[str, tuple[str, Any]], title: str) -> Figure:

@@ -20,9 +20,9 @@ TRAINED_BY = (("adamw", "factors"), ("adamw", "W_qk"), ("sgd", "factors"), ("sgd
 
 def draw(results: Results, found: Any, folder: ResultFolder) -> None:
     """Write every figure."""
-    plots.save(conditions(results), folder.path("conditions.png"))
-    plots.save(predictions(results, found), folder.path("predictions.png"))
-    plots.save(over_training(results), folder.path("over_training.png"))
+    plots.save(conditions(results), folder.figure("conditions"))
+    plots.save(predictions(results, found), folder.figure("predictions"))
+    plots.save(over_training(results), folder.figure("over_training"))
 
 
 def conditions(results: Results) -> Figure:

@@ -29,9 +29,9 @@ STEPS = {
 
 def draw(results: Results, folder: ResultFolder) -> None:
     """Write every figure."""
-    plots.save(by_layer(results, SCORES, "What training adds"), folder.path("scores.png"))
-    plots.save(by_layer(results, STEPS, "What one step does"), folder.path("steps.png"))
-    plots.save(over_training(results), folder.path("over_training.png"))
+    plots.save(by_layer(results, SCORES, "What training adds"), folder.figure("scores"))
+    plots.save(by_layer(results, STEPS, "What one step does"), folder.figure("steps"))
+    plots.save(over_training(results), folder.figure("over_training"))
 
 
 def by_layer(results: Results, metrics: dict[str, str], title: str) -> Figure:

@@ -24,8 +24,8 @@ SCORES = {
 def draw(results: Results, titles: dict[str, str], folder: ResultFolder) -> None:
     """Write every figure."""
     titles = {name: title.replace("$", r"\$") for name, title in titles.items()}  # no formulas
-    plots.save(overview(results, titles), folder.path("overview.png"))
-    plots.save(losses(results, titles), folder.path("loss.png"))
+    plots.save(overview(results, titles), folder.figure("overview"))
+    plots.save(losses(results, titles), folder.figure("loss"))
     for modality, title in titles.items():
         panels = []
         for place, result in results.items():
@@ -35,7 +35,7 @@ def draw(results: Results, titles: dict[str, str], folder: ResultFolder) -> None
                 panels.append((ARMS[place.arm].title, change / size))
         heading = "Change of W_qk over its rms entry, first replica, first layer"
         page = plots.matrices(panels, f"{heading}: {title}")
-        plots.save(page, folder.path(f"matrices_{modality}.png"))
+        plots.save(page, folder.figure(f"matrices_{modality}"))
 
 
 def overview(results: Results, titles: dict[str, str]) -> Figure:

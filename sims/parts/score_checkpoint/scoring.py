@@ -16,6 +16,11 @@ from minattn.checkpoints import Band, Checkpoint, Layer, null_band, read, score_
 from minattn.checkpoints import score as score_sum
 from minattn.scores import Scores
 
+TINY = {
+    "next token, causal": ma.next_token,
+    "masked, bidirectional": ma.MaskedToken(mask_symbol=8, mask="bidirectional"),
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -86,12 +91,8 @@ def train_tiny(folder: Path, options: Namespace) -> dict[str, Path]:
     )
     start = ma.init_params(config, seed=options.seed)
     chain = ma.data.MarkovChain.random(8, concentration=0.1, seed=options.seed)
-    objectives = {
-        "next token, causal": ma.next_token,
-        "masked, bidirectional": ma.MaskedToken(mask_symbol=8, mask="bidirectional"),
-    }
     paths = {}
-    for number, (name, objective) in enumerate(objectives.items()):
+    for number, (name, objective) in enumerate(TINY.items()):
         paths[name] = folder / f"{number}.safetensors"
         ma.fit(
             config,

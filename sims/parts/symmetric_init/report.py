@@ -53,7 +53,7 @@ def write(results: Results, summary: dict[str, Any], folder: experiment.ResultFo
     experiment.write_csv(folder.path("metrics.csv"), header, metric_rows(results))
     pages = {"overview": overview(results), "speed_up": speed_ups(results)}
     for name, page in pages.items():
-        plots.save(page, folder.path(f"{name}.png"))
+        plots.save(page, folder.figure(name))
 
 
 def final_numbers(results: Results, key: tuple[str, str, str]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def draw(arms: list[Dissection], folder: ResultFolder) -> None:
     for form in arms[0].blocks:
         pages[f"blocks_{form}"] = blocks(arms, form, where)
     for name, page in pages.items():
-        plots.save(page, folder.path(f"{name}.png"))
+        plots.save(page, folder.figure(name))
 
 
 def _trained(arm: Dissection) -> str:

@@ -35,7 +35,7 @@ def draw(results: Results, folder: ResultFolder) -> None:
         "training": over_training(results),
     }
     for name, page in pages.items():
-        plots.save(page, folder.path(f"{name}.png"))
+        plots.save(page, folder.figure(name))
 
 
 def against_flux(results: Results) -> Figure:

@@ -1,14 +1,11 @@
-import json
 import multiprocessing
 import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from minattn import experiment
-from minattn.claims import HOLDS, Claim
 
 
 def fill(target, text, name="summary.json"):
@@ -104,70 +101,6 @@ def test_folders_that_are_not_results_are_not_touched(tmp_path):
     assert (tmp_path / "photo.jpg").read_text() == "dear"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (ValueError("width: got 3,\n needs 4"), 2, "error: width: got 3, needs 4\n"),
-        (FloatingPointError("step 3: non-finite"), 2, "error: step 3: non-finite\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-    ],
-)
-def test_bad_endings_are_one_line(error, status, line, capsys):
-    def main():
-        raise error
-
-    with pytest.raises(SystemExit) as ending:
-        experiment.run(main)
-    assert ending.value.code == status
-    assert capsys.readouterr().err == line
-
-
-def test_other_errors_are_not_hidden():
-    def main():
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        experiment.run(main)
-
-
-def test_parser_complaints_are_value_errors():
-    parser = experiment.parser("own", "A sim.")
-    for arguments in (["--seed", "x"], ["--unknown"]):
-        with pytest.raises(ValueError, match=r"argument|unrecognized"):
-            parser.parse_args(arguments)
-    assert parser.parse_args([]).out == Path("results") / "own"
-
-
-def test_what_cannot_be_published_is_refused_before_the_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    parser = experiment.parser("own", "A sim.")
-    assert parser.parse_args(["--publish"]).publish
-    (tmp_path / "results" / "published" / "own").mkdir()
-    (tmp_path / "results" / "published" / "own" / "notes.txt").write_text("dear")
-    with pytest.raises(ValueError, match="no run has written"):
-        parser.parse_args(["--publish"])
-    assert not parser.parse_args([]).publish
-
-
-def test_names():
-    assert experiment.names("b, a", "--letters", "abc") == ("a", "b")
-    for text in ("d", "a,d", "", ","):
-        with pytest.raises(ValueError, match="--letters"):
-            experiment.names(text, "--letters", "abc")
-
-
-def test_summary_is_strict_json(tmp_path):
-    claim = Claim("c", "p", 1.0, (0.5, np.inf), "r", HOLDS)
-    summary = experiment.summary("own", {"steps": np.int64(3)}, 0, "numpy", [claim])
-    summary["array"] = np.array([1.0, np.nan])
-    experiment.write_json(tmp_path / "summary.json", summary)
-    read = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert read["claims"][0]["interval"] == [0.5, "inf"]
-    assert read["array"] == [1.0, None]
-    assert read["config"] == {"steps": 3}
-    assert {"minattn", "python", "numpy", "numba"} <= read["versions"].keys()
-
-
 def test_publish_copies_summary_and_figures_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = Path("results/own")
@@ -202,18 +135,3 @@ def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch, name):
         experiment.result_folder(Path(name)),
     ):
         pass
-
-
-def test_too_little_memory_is_one_line(capsys):
-    def main():
-        raise MemoryError("Unable to allocate 1 TiB")
-
-    with pytest.raises(SystemExit) as ending:
-        experiment.run(main)
-    assert ending.value.code == 2
-    assert capsys.readouterr().err == "error: not enough memory: Unable to allocate 1 TiB\n"
-
-
-def test_a_name_that_is_no_utf8_is_written(tmp_path):
-    experiment.write_json(tmp_path / "x.json", {"name": "\udcff.txt"})
-    assert json.loads((tmp_path / "x.json").read_bytes()) == {"name": "\udcff.txt"}

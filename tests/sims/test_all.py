@@ -1,0 +1,75 @@
+"""What holds of every sim: a run can be repeated, also a published one."""
+
+import csv
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from minattn.data import load_text
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "sims").glob("*.py"))
+PUBLISHED = sorted((ROOT / "results" / "published").glob("*/summary.json"))
+SMALL = ["--steps", "3", "--replicas", "2", "--width", "4"]
+TINY = {
+    "bidirectional_vs_causal": [*SMALL, "--sources", "lag2,text"],
+    "column_dominance": SMALL,
+    "depth": [*SMALL, "--depths", "2"],
+    "modalities": [*SMALL, "--modalities", "sound"],
+    "score_checkpoint": ["--draws", "3", "--fold-norm"],
+    "symmetric_init": [*SMALL, "--sources", "text", "--penalty-weight", "0.5"],
+    "term_by_term": ["--steps", "3", "--width", "4", "--length", "7", "--source", "text"],
+    "theorem_ledger": ["--only", "Prop 2.1", "--only", "S26,Lemma A.11", "--draws", "5"],
+    "time_reversal": [*SMALL, "--lag", "2"],
+}
+
+
+def results(folder):
+    """Return all that a run says, but for how long it took and which options were free."""
+    summary = json.loads((folder / "summary.json").read_text())
+    tables = {}
+    for path in folder.glob("*.csv"):
+        with path.open(newline="") as file:
+            tables[path.name] = list(csv.DictReader(file))
+        for row in tables[path.name]:
+            row.pop("seconds", None)
+    return summary, tables
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_repeated_from_its_summary_gives_every_number_again(name, tmp_path, capsys):
+    sim = importlib.import_module(name)
+    sim.main(["--quick", "--seed", "1", *TINY[name], "--out", str(tmp_path / "one")])
+    path = tmp_path / "one" / "summary.json"
+    sim.main(["--from", str(path), "--out", str(tmp_path / "two"), "--format", "pdf"])
+    capsys.readouterr()
+    one, two = results(tmp_path / "one"), results(tmp_path / "two")
+    for summary, _ in (one, two):
+        assert summary["config"].pop("engine", one[0]["engine"]) in ("auto", one[0]["engine"])
+    assert one == two
+    figures = [{p.stem for p in (tmp_path / run).glob(f"*.{ending}")}
+               for run, ending in (("one", "png"), ("two", "pdf"))]  # fmt: skip
+    assert figures[0] == figures[1] != set()
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parent.name)
+def test_published_runs_can_be_repeated(path, monkeypatch):
+    """Up to the text, which differs between versions of Python, all is as this version has it."""
+    sim = importlib.import_module(path.parent.name)
+    models = json.loads(path.read_text())["config"].get("models", [])
+    options = sim.parse(["--from", str(path), *(f"{name}=." for name in models)])
+    engine = options.again["engine"]
+    sim.experiment.check_rerun(options, sim.said(options), engine)
+
+
+def test_a_published_run_on_another_text_is_refused(tmp_path, capsys):
+    import bidirectional_vs_causal as sim
+
+    text = tmp_path / "own.txt"
+    text.write_text("to be or not to be, that is the question. " * 40)
+    path = ROOT / "results" / "published" / sim.NAME / "summary.json"
+    with pytest.raises(ValueError, match=load_text(text).sha256):
+        sim.main(["--from", str(path), "--text", str(text), "--out", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
