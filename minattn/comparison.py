@@ -18,7 +18,7 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.data import Corpus, MarkovChain, TextSource, next_token_optimum, optimal_loss
-from minattn.loop import Objective, Source
+from minattn.loop import Objective, Observer, Source
 from minattn.objectives import Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
 from minattn.optim import Optimizer
@@ -175,8 +175,21 @@ class Run:
         return self.history.metrics[name].mean(axis=1)
 
 
-def train(task: Task, arm: str, how: Training, progress: Any = None) -> Run:
+def train(
+    task: Task, arm: str, how: Training, progress: Any = None, observe: Sequence[Observer] = ()
+) -> Run:
     """Train all replicas of one arm on a task and prove Prop. 2.1 on what came out.
+
+    Parameters
+    ----------
+    task : Task
+    arm : str
+        One of `ARMS`.
+    how : Training
+    progress : optional
+        As in `fit`.
+    observe : sequence of observers
+        Called at each record, after the account and the held-out loss.
 
     Raises
     ------
@@ -217,7 +230,11 @@ def train(task: Task, arm: str, how: Training, progress: Any = None) -> Run:
         seed=how.seed,
         engine=how.engine,
         record_every=how.record_every,
-        observe=(account(config, initial), held_out_loss(config, test, engine=how.engine)),
+        observe=(
+            account(config, initial),
+            held_out_loss(config, test, engine=how.engine),
+            *observe,
+        ),
         progress=progress,
     )
     residual = _proof(config, history.params, test, how)

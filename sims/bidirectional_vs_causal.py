@@ -35,13 +35,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from parts.bidirectional_vs_causal.claims import Runs, judge_all, undertrained
 from parts.bidirectional_vs_causal.figures import draw
+from parts.bidirectional_vs_causal.film import Camera, shoot
 from tqdm import tqdm
 
 from minattn import checks, experiment
@@ -55,6 +56,7 @@ from minattn.params import DTYPES
 
 NAME = "bidirectional_vs_causal"
 SOURCES = ("lag1", "lag2", "text", "iid")
+FILMED = "lag2"
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ def main(arguments: list[str] | None = None) -> None:
     experiment.check_rerun(options, said(options), how.engine, digests)
     with experiment.result_folder(options.out, options.format) as folder:
         runs: Runs = {}
+        cameras: dict[str, Camera] = {arm: Camera() for arm in options.arms}
         try:
-            for run in run_all(tasks, options.arms, how):
+            for run in run_all(tasks, options.arms, how, options.film, cameras):
                 runs[run.task.name, run.arm] = run
         except KeyboardInterrupt:
             if not runs:
@@ -93,6 +96,10 @@ def main(arguments: list[str] | None = None) -> None:
         claims = judge_all(runs)
         try:
             write(runs, claims, corpus, options, how, folder, complete)
+            if options.film and complete:
+                filmed = [run for (source, _), run in runs.items() if source == options.film]
+                frames = [cameras[run.arm].frames for run in filmed]
+                shoot(filmed, frames, folder.path(f"film_{options.film}.gif"))
         except KeyboardInterrupt:  # while drawing: the numbers are there
             print(f"interrupted: what is done is in {folder.keep_interrupted()}")
             raise
@@ -124,9 +131,18 @@ def parse(arguments: list[str] | None) -> Namespace:
         "--dtype", choices=DTYPES, default="float32", help="of training; proofs are in float64"
     )
     parser.add_text()
+    parser.add_argument(
+        "--film",
+        nargs="?",
+        const=FILMED,
+        choices=SOURCES,
+        help=f"also film_SOURCE.gif: W_qk and its scores over training (default {FILMED})",
+    )
     options = parser.parse_args(arguments)
     for name, values in known.items():
         setattr(options, name, experiment.names(getattr(options, name), f"--{name}", values))
+    if options.film is not None:
+        checks.one_of("--film", options.film, options.sources)
     if options.layers is not None:
         checks.integer("--layers", options.layers, minimum=1)
     return options
@@ -170,14 +186,21 @@ def make_tasks(options: Namespace) -> tuple[list[Task], Corpus | None]:
     return tasks, corpus
 
 
-def run_all(tasks: list[Task], arms: tuple[str, ...], how: Training) -> Iterator[Run]:
-    """Train every arm on every task under one progress bar."""
+def run_all(
+    tasks: list[Task],
+    arms: tuple[str, ...],
+    how: Training,
+    film: str | None = None,
+    cameras: Mapping[str, Camera] | None = None,
+) -> Iterator[Run]:
+    """Train every arm on every task under one progress bar, and film those of one task."""
     total = len(tasks) * len(arms) * how.steps
     with tqdm(total=total, unit="step", dynamic_ncols=True, smoothing=0.05) as bar:
         for task in tasks:
             for arm in arms:
                 bar.set_description(f"{task.name}, {ARMS[arm].title}")
-                yield train(task, arm, how, progress=bar)
+                observe = [cameras[arm]] if cameras and task.name == film else []
+                yield train(task, arm, how, progress=bar, observe=observe)
 
 
 def report(runs: Runs, claims: list[Claim]) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import bidirectional_vs_causal as sim
 import numpy as np
 import pytest
-from parts.bidirectional_vs_causal import claims
+from parts.bidirectional_vs_causal import claims, film
 
 from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS
 from minattn.comparison import ARMS
+from minattn.params import W_qk
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--quick", "--steps", "8", "--replicas", "2", "--width", "8"]
@@ -125,6 +126,49 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys, monkeypatch):
     assert summary["scores"]["lag1"].keys() == {"next_causal", "masked_bidirectional"}
     assert not out.exists()
     assert str(kept) in capsys.readouterr().out
+
+
+def test_the_film_has_a_frame_a_record_and_changes_no_number(tmp_path, capsys):
+    from PIL import Image
+
+    options = [*TINY, "--sources", "lag2", "--dtype", "float64"]
+    sim.main([*options, "--out", str(tmp_path / "plain")])
+    sim.main([*options, "--film", "--out", str(tmp_path / "filmed")])
+    capsys.readouterr()
+    summaries = [
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("plain", "filmed")
+    ]
+    assert summaries[0] == summaries[1]
+    with Image.open(tmp_path / "filmed" / "film_lag2.gif") as image:
+        assert image.n_frames == 2  # steps 0 and 8
+    with pytest.raises(ValueError, match="--film: got 'text', needs one of 'lag2'"):
+        sim.parse([*options, "--film", "text"])
+
+
+def test_a_frame_is_W_qk_and_the_scores_so_far():
+    options = sim.parse([*TINY, "--sources", "lag1", "--steps", "20", "--film", "lag1"])
+    tasks, _ = sim.make_tasks(options)
+    cameras = {arm: film.Camera() for arm in ARMS}
+    how = sim.training(options)
+    runs = list(sim.run_all(tasks, options.arms, how, options.film, cameras))
+    for run, arm in zip(runs, ARMS, strict=True):
+        assert len(cameras[arm].frames) == len(run.history.steps) == 3
+        for frame, params in ((0, run.initial), (-1, run.history.params)):
+            np.testing.assert_array_equal(cameras[arm].frames[frame], W_qk(params)[0])
+    made, show = film.scene(runs, [cameras[run.arm].frames for run in runs])
+    show(1)
+    above, below = made.subfigs
+    images = [axes.images[0] for axes in above.axes if axes.images]
+    for image, arm in zip(images, ARMS, strict=True):
+        np.testing.assert_array_equal(image.get_array(), cameras[arm].frames[1])
+    assert len(below.axes) == len(film.SCORES)
+    thin, line, dot = below.axes[0].lines[:3]
+    assert thin.get_xdata().tolist() == [0, 10, 20]
+    assert line.get_xdata().tolist() == [0, 10]
+    assert dot.get_xdata().tolist() == [10]
+    expected = runs[0].metric("symmetry").mean(axis=1)
+    np.testing.assert_allclose(line.get_ydata(), expected[:2])
+    assert "step 10 of 20" in made.get_suptitle()
 
 
 def test_undertrained_arms_get_no_verdict(tmp_path, capsys):

@@ -55,7 +55,7 @@ def draw(runs: Runs, folder: ResultFolder) -> None:
 def grid(runs: Runs, metrics: dict[str, tuple[str, Any]], title: str) -> Figure:
     """Draw metrics (rows) for each source (columns), a curve an arm."""
     tasks = {run.task.name: run.task for run in runs.values()}
-    made = plots.figure(2.9 * len(tasks) + 1.0, 2.3 * len(metrics) + 1.1)
+    made = plots.figure(2.9 * len(tasks) + 1.0, 2.7 * len(metrics) + 1.1)
     made.suptitle(f"{title}\nmean over replicas with its 95% interval, mean over layers")
     panels = made.subplots(len(metrics), len(tasks), squeeze=False, sharex="col", sharey="row")
     for row, (metric, (label, limits)) in enumerate(metrics.items()):

@@ -37,7 +37,7 @@ def draw(results: Results, folder: ResultFolder) -> None:
 def by_layer(results: Results, metrics: dict[str, str], title: str) -> Figure:
     """Draw metrics (rows) by layer for objectives and optimisers (columns), a line a depth."""
     columns = [(objective, optimizer) for objective in OBJECTIVES for optimizer in OPTIMIZERS]
-    made = plots.figure(11.5, 2.3 * len(metrics) + 1.1)
+    made = plots.figure(11.5, 2.7 * len(metrics) + 1.1)
     made.suptitle(f"{title}, by layer: mean and 95% interval over replicas")
     panels = made.subplots(len(metrics), len(columns), squeeze=False, sharex=True, sharey="row")
     depths = sorted({place.layers for place in results})
@@ -83,7 +83,7 @@ def over_training(results: Results) -> Figure:
     """Draw cosines and shares over training in the deepest model, a curve a layer."""
     deepest = max(place.layers for place in results)
     columns = [(objective, optimizer) for objective in OBJECTIVES for optimizer in OPTIMIZERS]
-    made = plots.figure(11.5, 2.3 * len(STEPS) + 1.1)
+    made = plots.figure(11.5, 2.7 * len(STEPS) + 1.1)
     made.suptitle(f"Over training, {deepest} layers: mean and 95% interval over replicas")
     panels = made.subplots(len(STEPS), len(columns), squeeze=False, sharex=True, sharey="row")
     layers = sorted({0, deepest // 2, deepest - 1})

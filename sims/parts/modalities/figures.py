@@ -40,7 +40,7 @@ def draw(results: Results, titles: dict[str, str], folder: ResultFolder) -> None
 
 def overview(results: Results, titles: dict[str, str]) -> Figure:
     """Draw the scores of the change over training, a column a modality."""
-    made = plots.figure(3.3 * len(titles) + 1.0, 2.2 * len(SCORES) + 1.2)
+    made = plots.figure(3.3 * len(titles) + 1.0, 2.7 * len(SCORES) + 1.2)
     made.suptitle("What training adds to W_qk\nmean over layers, 95% interval over replicas")
     panels = made.subplots(len(SCORES), len(titles), squeeze=False, sharex=True, sharey="row")
     for row, (metric, label) in enumerate(SCORES.items()):

@@ -26,7 +26,7 @@ def against_depth(models: list[Any], form: str) -> Figure:
     sizes = [max(FEW_LAYERS, *(row.layer for row in model.rows)) + 1 for model in models]
     widths = [float(np.clip(0.5 * np.sqrt(size), 1.0, 2.5)) for size in sizes]
     shown = [tower for tower in TOWERS if any(tower in model.towers for model in models)]
-    made = plots.figure(2.2 * sum(widths) + 1.4, 2.1 * len(LABELS) + 1.2)
+    made = plots.figure(2.2 * sum(widths) + 1.4, 2.5 * len(LABELS) + 1.2)
     made.suptitle(f"{form} against depth\ngrey: random factors of the same shape; dots: heads")
     panels = made.subplots(
         len(LABELS), len(models), squeeze=False, sharex="col", sharey="row", width_ratios=widths

@@ -96,7 +96,7 @@ def columns(results: Results) -> Iterator[tuple[int, str, str, dict[str, dict[st
 def overview(results: Results) -> Figure:
     """Draw loss, loss above the plain run's, and symmetry over training."""
     shown = list(columns(results))
-    made = plots.figure(3.4 * len(shown) + 0.6, 7.8)
+    made = plots.figure(3.4 * len(shown) + 0.6, 8.6)
     made.suptitle(
         "Masked training from plain and symmetric starts\nmean over replicas with its 95% interval"
     )
@@ -113,7 +113,7 @@ def overview(results: Results) -> Figure:
         for row, axes in enumerate(panels[:, column]):
             plots.tidy(axes, title=f"{source}, {mask} mask" if row == 0 else "")
         panels[-1, column].set_xlabel("step")
-    labels = ("held-out loss (nats)", "loss - loss of plain (nats)", "symmetry of W_qk")
+    labels = ("held-out loss\n(nats)", "loss - loss of plain\n(nats)", "symmetry of W_qk")
     for axes, label in zip(panels[:, 0], labels, strict=True):
         axes.set_ylabel(label)
     plots.legend_below(made, panels[0, 0], 3)

@@ -173,7 +173,14 @@ def parts(arms: list[Dissection], where: str) -> Figure:
         plots.tidy(panels[2], title=title, xlabel=xlabel, xlim=(-1.05, 1.05))
     panels[0].invert_yaxis()
     for axes in panels:
-        axes.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))
+        axes.legend(
+            ncols=3,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.22),
+            columnspacing=0.8,
+            handlelength=1.2,
+            frameon=False,
+        )
     return made
 
 
