@@ -29,6 +29,16 @@ heads and the mean over layers.
 
 Training is in float32 unless --dtype says otherwise. The default run takes one to two minutes on
 two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, loss and final score
+  metrics.csv            every metric, a row a source, arm, replica, layer and step
+  overview               symmetry and dispersion of the change over training
+  scores_of_change       every score of the change over training; scores_of_W_qk: of W_qk
+  update                 symmetry of the update, and agreement of beta_ij with beta_ji
+  loss                   held-out loss over training
+  matrices_SOURCE        W_qk before and after training; beta_SOURCE: of one sequence, beta
+  film_SOURCE.gif        with --film: W_qk and its scores over training
 """
 
 from __future__ import annotations

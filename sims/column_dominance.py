@@ -1,4 +1,4 @@
-"""When do columns of W_qk dominate its rows? Thm. 2.3, after training.
+"""When do columns of W_qk dominate its rows after training, as Thm. 2.3 says?
 
 The theory: under next-token training a symbol that predicts others is key more often than query,
 so the norms of W_qk's columns (key side) become more spread than those of its rows. Here this is
@@ -56,6 +56,12 @@ loss (mean over replicas); on text, it did not get below the loss of symbol freq
 verdict is drawn from such a setting; correlations use all settings.
 
 The default run takes one to two minutes on two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, what stage 1 saw, final scores and predictions
+  conditions             dispersion and directionality of every condition
+  predictions            predicted against measured dispersion
+  over_training          dispersion over training
 """
 
 from __future__ import annotations

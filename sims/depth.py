@@ -42,6 +42,12 @@ replicas); no verdict is drawn but for 4, 5 and 10. Replicas share the text: the
 parameters and windows. Training is in float32.
 
 The default run takes about two minutes on two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, and every metric by layer
+  scores                 symmetry and dispersion of the change, symmetry of Ghat, by layer
+  steps                  cosines of the real change, share through other positions, by layer
+  over_training          the same over training, in the deepest model
 """
 
 from __future__ import annotations

@@ -31,6 +31,13 @@ Secondary claims and controls, corrected for their number by Holm's method:
 replicas); no verdict is drawn from such an arm. Training is in float32.
 
 The default run takes one to two minutes on two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, loss and final score, what was read
+  tones.wav              the sound, without --wav
+  overview               scores of the change over training
+  loss                   held-out loss over training
+  matrices_MODALITY      the change of W_qk
 """
 
 from __future__ import annotations

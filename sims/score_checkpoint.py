@@ -1,4 +1,4 @@
-"""What W_qk = W_q W_k^T looks like in a published model: symmetric, directional, or as if random?
+"""Is W_qk = W_q W_k^T of a trained model symmetric, directional, or as if random?
 
     python sims/score_checkpoint.py PATH [NAME=PATH ...]
 
@@ -21,9 +21,15 @@ Each score stands beside its null band: the range over --draws random normal fac
 shape. A further random layer lies outside with probability 2 / (draws + 1), 5% for the 39 of the
 default; in the table * marks what lies outside. A folded norm is not part of the band.
 
-The table has a row a layer; the summary, for each tower (encoder, decoder, cross-attention), the
-median and quartiles over its layers. scores.csv has every layer and head, summary.json and the
-figure the sums over heads.
+There are no claims: these are measurements. The table has a row a layer; the summary, for each
+tower (encoder, decoder, cross-attention), the median and quartiles over its layers.
+
+The default run takes some ten seconds on two cores, --quick hardly less.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; scores of the sums over heads, by tower and layer
+  scores.csv             every score and null band, a row a layer and head
+  scores                 scores of the sums over heads against depth
 """
 
 from __future__ import annotations

@@ -29,6 +29,14 @@ Claims, each of which must hold to rounding in every arm:
   8. In layer 0, the contributions of tokens, of positions and across the two add up to Ghat.
 
 The default run takes about ten seconds on two cores, --quick a little less.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, and what each arm is made of
+  terms.csv              every term, with all that is said of it above
+  beta, symbols          coefficients; shares by symbol
+  running_sum, parts     how fast terms add up to Ghat; where its energy lies
+  Ghat, change           the update, and what training has changed
+  blocks_Ghat            Ghat as a form on tokens and positions; blocks_change: the change
 """
 
 from __future__ import annotations

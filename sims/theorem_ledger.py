@@ -14,10 +14,15 @@ Each statement draws from a stream of its own: its numbers depend on the seed an
 its draws, not on what else is checked. Intervals are those of the rule: 99.99% where expectations
 are measured, 95% over trained replicas, otherwise the range over the instances drawn.
 
-The result folder holds ledger.json and ledger.csv, a row a statement; README.md, a page with the
-assumptions, rule, numbers and function of each; summary.json; and a figure of each statement whose
-outcome is best seen. The default run takes about twenty seconds on two cores; --quick, about ten,
-draws less and leaves some expectations inconclusive.
+The default run takes about twenty seconds on two cores; --quick, about ten, draws less and leaves
+some expectations inconclusive.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim
+  README.md              a page with assumptions, rule, numbers and function of each statement
+  ledger.json            a row a statement; ledger.csv: the same as a table
+  prop_a7, remark_a10, lemma_a11, theorem_2_3_17, theorem_2_4
+                         the statements whose outcome is best seen
 """
 
 from __future__ import annotations

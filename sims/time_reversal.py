@@ -37,6 +37,13 @@ concern claims 1 and 7.
 
 Training is in float32 unless --dtype says otherwise. The default run takes about two minutes on
 two cores, --quick ten seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, and the results of each setting
+  metrics.csv            every curve, a row a setting, replica, layer and step
+  overview               agreement and symmetry against the net flux
+  exchangeability        are beta_ij and beta_ji exchangeable?
+  training               loss, agreement and symmetry over training
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,31 @@ def results(folder):
     return summary, tables
 
 
+def listed(sim, file):
+    """Whether --help lists a file; figures by their stem, capitals for a name that varies."""
+    shown = file.stem if file.suffix in (".png", ".pdf") else file.name
+    words = re.findall(r"[\w.]+", sim.__doc__.partition("\nFiles, ")[2])
+    patterns = (re.sub("_[A-Z]{4,}", r"_\\w+", re.escape(word.rstrip("."))) for word in words)
+    return any(re.fullmatch(pattern, shown) for pattern in patterns)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_states_question_rules_run_time_and_files(name, capsys):
+    sim = importlib.import_module(name)
+    question, _, rest = sim.__doc__.partition("\n")
+    assert question.endswith("?")
+    assert re.search(r"^(Primary claims|Claims|Verdicts|There are no claims)\b", rest, re.MULTILINE)
+    assert re.search(r"The default run takes [\w\s]+ on\s+two\s+cores\b", rest)
+    assert re.search(r"^Files, in the result folder;.*\n  summary\.json ", rest, re.MULTILINE)
+    with pytest.raises(SystemExit):
+        sim.parse(["--help"])
+    shown = capsys.readouterr().out
+    assert sim.__doc__.strip() in shown
+    for option in ("--quick", "--seed", "--out DIR", "--from SUMMARY", "--format", "--publish"):
+        assert option in shown
+    assert max(map(len, sim.__doc__.splitlines())) <= 100
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_repeated_from_its_summary_gives_every_number_again(name, tmp_path, capsys):
     sim = importlib.import_module(name)
@@ -49,6 +75,8 @@ def test_a_run_repeated_from_its_summary_gives_every_number_again(name, tmp_path
     for summary, _ in (one, two):
         assert summary["config"].pop("engine", one[0]["engine"]) in ("auto", one[0]["engine"])
     assert one == two
+    for file in (tmp_path / "one").iterdir():
+        assert listed(sim, file), f"{file.name} is not in the docstring"
     figures = [{p.stem for p in (tmp_path / run).glob(f"*.{ending}")}
                for run, ending in (("one", "png"), ("two", "pdf"))]  # fmt: skip
     assert figures[0] == figures[1] != set()
