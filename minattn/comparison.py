@@ -168,11 +168,13 @@ class Run:
     @property
     def share_removed(self) -> Array:
         """Share of the initial excess that training had removed at each record (records, R)."""
-        return 1 - self.excess / self.excess[0]
+        share: Array = 1 - self.excess / self.excess[0]
+        return share
 
     def metric(self, name: str) -> Array:
-        """A metric of the account, the mean over layers: (records, R)."""
-        return self.history.metrics[name].mean(axis=1)
+        """Return a metric of the account, the mean over layers: (records, R)."""
+        mean: Array = self.history.metrics[name].mean(axis=1)
+        return mean
 
 
 def train(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.claims import mean_interval
+from minattn.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -56,11 +56,12 @@ from parts.bidirectional_vs_causal.film import Camera, shoot
 from tqdm import tqdm
 
 from minattn import checks, experiment
-from minattn.claims import Claim, mean_interval, table
+from minattn.claims import Claim, table
 from minattn.comparison import ARMS, Run, Task, Training, chain_task, text_task, train
 from minattn.data import Corpus
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
+from minattn.intervals import mean_interval
 from minattn.optim import AdamW
 from minattn.params import DTYPES
 

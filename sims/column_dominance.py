@@ -87,9 +87,10 @@ from parts.column_dominance.figures import draw
 from parts.column_dominance.training import LEARNING_RATES, OPTIMIZERS, Results, Setting, train
 
 from minattn import experiment, sweep
-from minattn.claims import Claim, holm, mean_interval, table
+from minattn.claims import Claim, holm, table
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
+from minattn.intervals import mean_interval
 
 NAME = "column_dominance"
 EXPLORATION = 1000  # added to the seed in stage 1

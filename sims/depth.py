@@ -73,10 +73,11 @@ from parts.depth.training import (
 )
 
 from minattn import checks, experiment, sweep
-from minattn.claims import Claim, holm, mean_interval, table
+from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
+from minattn.intervals import mean_interval
 
 NAME = "depth"
 SHOWN = {

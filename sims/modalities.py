@@ -65,11 +65,12 @@ from parts.modalities.training import (
 )
 
 from minattn import experiment, sweep
-from minattn.claims import Claim, holm, mean_interval, table
+from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
 from minattn.data import write_wav
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
+from minattn.intervals import mean_interval
 
 NAME = "modalities"
 

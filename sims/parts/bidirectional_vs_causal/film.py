@@ -11,8 +11,8 @@ import numpy as np
 
 from minattn import plots
 from minattn.arrays import Array, Params
-from minattn.claims import mean_interval
 from minattn.comparison import ARMS, Run
+from minattn.intervals import mean_interval
 from minattn.model import Tape
 from minattn.params import W_qk
 

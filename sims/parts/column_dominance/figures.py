@@ -8,8 +8,8 @@ import numpy as np
 from parts.column_dominance.training import Results
 
 from minattn import plots
-from minattn.claims import mean_interval
 from minattn.experiment import ResultFolder
+from minattn.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ import numpy as np
 from parts.depth.training import OBJECTIVES, OPTIMIZERS, Results
 
 from minattn import plots
-from minattn.claims import mean_interval
 from minattn.comparison import ARMS
 from minattn.experiment import ResultFolder
+from minattn.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,8 @@ from parts.symmetric_init.training import (
 
 from minattn import experiment, plots
 from minattn.arrays import Array
-from minattn.claims import Claim, mean_interval, table
+from minattn.claims import Claim, table
+from minattn.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

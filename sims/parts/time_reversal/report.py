@@ -11,7 +11,8 @@ from parts.time_reversal.training import CURVES, OBJECTIVES, Key, Results, last,
 
 from minattn import experiment
 from minattn.arrays import Array
-from minattn.claims import Claim, mean_interval, table
+from minattn.claims import Claim, table
+from minattn.intervals import mean_interval
 
 
 def report(results: Results, claims: list[Claim]) -> None:
