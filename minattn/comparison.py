@@ -243,6 +243,16 @@ def train(
     return Run(task, arm, config, initial, history, test, optimum, expected, residual)
 
 
+def frequency_loss(tokens: Array, n_symbols: int, test: Batch) -> Array:
+    """Return the loss (R,) in nats of predicting a batch by symbol frequencies alone.
+
+    Those of `tokens`, each count raised by one, so that no symbol has probability 0.
+    """
+    counts = np.bincount(tokens.ravel(), minlength=n_symbols) + 1
+    surprise = -np.log(counts / counts.sum())[test.targets]
+    return np.asarray((test.weights * surprise).sum(axis=(1, 2)) / test.weights.sum(axis=(1, 2)))
+
+
 def _held_out(source: Source, objective: Objective, how: Training, replica: int) -> Batch:
     # One stream for both: the tokens, drawn first, are then the same for every objective.
     rng = generator(how.seed, "held_out", replica)

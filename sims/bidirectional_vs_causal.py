@@ -45,11 +45,10 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from parts.bidirectional_vs_causal.claims import Runs, judge_all, undertrained
 from parts.bidirectional_vs_causal.figures import draw
 from parts.bidirectional_vs_causal.film import Camera, shoot
@@ -61,7 +60,6 @@ from minattn.comparison import ARMS, Run, Task, Training, chain_task, text_task,
 from minattn.data import Corpus
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
-from minattn.intervals import mean_interval
 from minattn.optim import AdamW
 from minattn.params import DTYPES
 
@@ -123,9 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
             report(runs, claims)
             print(f"interrupted: what is done is in {kept}")
             raise KeyboardInterrupt
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -278,21 +274,14 @@ def final_scores(runs: Runs) -> dict[str, Any]:
         entry = scores.setdefault(source, {}).setdefault(arm, {})
         for metric, values in run.history.metrics.items():
             last = values[-1].reshape(-1, values.shape[-1])  # (layers or 1, R)
-            rows = [mean_interval(row) if np.isfinite(row).all() else None for row in last]
-            entry[metric] = [
-                row and {"mean": row[0], "low": row[1], "high": row[2]} for row in rows
-            ]
+            entry[metric] = experiment.estimates(last)
     return scores
 
 
-def metric_rows(runs: Runs) -> Iterable[tuple[Any, ...]]:
-    """Yield metrics.csv; the layer is empty for what a whole model has."""
-    for (source, arm), run in runs.items():
-        for metric, values in run.history.metrics.items():
-            for index, value in np.ndenumerate(values):
-                layer = index[1] if values.ndim == 3 else ""
-                step = run.history.steps[index[0]]
-                yield source, arm, index[-1], layer, step, metric, float(value)
+def metric_rows(runs: Runs) -> Iterator[tuple[Any, ...]]:
+    """Yield metrics.csv."""
+    for key, run in runs.items():
+        yield from experiment.curve_rows(key, run.history.steps, run.history.metrics)
 
 
 if __name__ == "__main__":

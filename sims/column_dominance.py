@@ -78,7 +78,6 @@ from parts.column_dominance.claims import (
     Found,
     conditions,
     explore,
-    finite,
     primary,
     secondary,
     undertrained,
@@ -90,7 +89,7 @@ from minattn import experiment, sweep
 from minattn.claims import Claim, holm, table
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
-from minattn.intervals import mean_interval
+from minattn.intervals import finite
 
 NAME = "column_dominance"
 EXPLORATION = 1000  # added to the seed in stage 1
@@ -136,9 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
         draw(tested, found, folder)
         folder.complete()
     report(tested, found, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -245,8 +242,7 @@ def scores(results: Results) -> dict[str, Any]:
         entry = found.setdefault(label(place), {})
         for name, values in result.items():
             if values.shape == (place.replicas,) and np.isfinite(values).all():
-                mean, low, high, _ = mean_interval(values)
-                entry[name] = {"mean": mean, "low": low, "high": high}
+                (entry[name],) = experiment.estimates(values[None])
     return found
 
 

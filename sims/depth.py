@@ -59,7 +59,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from parts.depth.claims import primary, secondary, undertrained
+from parts.depth.claims import primary, secondary, summarised, undertrained
 from parts.depth.figures import draw
 from parts.depth.training import (
     HELD_OUT_WINDOWS,
@@ -77,7 +77,6 @@ from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
-from minattn.intervals import mean_interval
 
 NAME = "depth"
 SHOWN = {
@@ -124,9 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
         draw(results, folder)
         folder.complete()
     report(results, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -214,13 +211,6 @@ def training_rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
-def summarised(name: str, values: Any) -> Any:
-    """Return what a metric (records, L, R) comes to: (L, R)."""
-    if name.startswith(("cosine", "share")):
-        return np.nanmean(values, axis=0)
-    return np.nan_to_num(values[-1], posinf=10.0, neginf=-10.0)
-
-
 def label(place: Setting) -> str:
     """Name a setting in a table."""
     return f"{place.layers} layers, {ARMS[place.objective].title}, {place.optimizer}"
@@ -234,11 +224,7 @@ def scores(results: Results) -> dict[str, Any]:
         for name, values in result.items():
             if values.ndim != 3 or np.isnan(values).all():
                 continue
-            rows = [
-                mean_interval(row) if np.isfinite(row).all() else None
-                for row in summarised(name, values)
-            ]
-            entry[name] = [r and {"mean": r[0], "low": r[1], "high": r[2]} for r in rows]
+            entry[name] = experiment.estimates(summarised(name, values))
     return found
 
 

@@ -70,7 +70,6 @@ from minattn.comparison import ARMS
 from minattn.data import write_wav
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
-from minattn.intervals import mean_interval
 
 NAME = "modalities"
 
@@ -111,9 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
         draw(results, {name: entry["title"] for name, entry in materials.items()}, folder)
         folder.complete()
     report(results, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -221,8 +218,7 @@ def scores(results: Results) -> dict[str, Any]:
         for name, values in result.items():
             if values.ndim != 3 or name == "change_of_first_replica":
                 continue
-            rows = [mean_interval(row) if np.isfinite(row).all() else None for row in values[-1]]
-            entry[name] = [r and {"mean": r[0], "low": r[1], "high": r[2]} for r in rows]
+            entry[name] = experiment.estimates(values[-1])
     return found
 
 

@@ -61,9 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
         write(models, options, folder)
         folder.complete()
     report(models)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:

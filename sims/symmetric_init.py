@@ -102,9 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
         write(results, summary, folder)
         folder.complete()
     report(results, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:

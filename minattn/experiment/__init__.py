@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from minattn.experiment.arguments import Parser, load_windows, names, parser
 from minattn.experiment.ending import run
-from minattn.experiment.folder import RESULTS, ResultFolder, publish, result_folder
+from minattn.experiment.folder import RESULTS, ResultFolder, finish, publish, result_folder
 from minattn.experiment.rerun import check as check_rerun
 from minattn.experiment.rerun import config
 from minattn.experiment.summary import (
     FORMAT,
+    curve_rows,
+    estimates,
     summary,
     text_facts,
     versions,
@@ -23,6 +25,9 @@ __all__ = [
     "ResultFolder",
     "check_rerun",
     "config",
+    "curve_rows",
+    "estimates",
+    "finish",
     "load_windows",
     "names",
     "parser",

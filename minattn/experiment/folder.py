@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -120,3 +121,10 @@ def publish(folder: Path, name: str) -> Path:
                 shutil.copy(file, published.path(file.name))
         published.complete()
     return published.target
+
+
+def finish(options: argparse.Namespace, name: str) -> None:
+    """Say where the results are, and publish them if asked to."""
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {publish(options.out, name)}")

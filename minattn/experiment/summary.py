@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 import minattn
+from minattn.arrays import Array
 from minattn.claims import Claim
 from minattn.data import Corpus
+from minattn.intervals import mean_interval
 from minattn.saving import write_bytes
 
 FORMAT = 1  # of summary.json; another number, if an older run can no longer be read
@@ -80,3 +82,22 @@ def plain(value: Any) -> Any:
 def text_facts(corpus: Corpus) -> dict[str, Any]:
     """Return what a summary says of a text."""
     return {"name": corpus.name, "sha256": corpus.sha256, "n_symbols": corpus.n_symbols}
+
+
+def estimates(rows: Array) -> list[dict[str, float] | None]:
+    """Return mean and 95% interval over replicas of each row (rows, R); None where undefined."""
+    found = (mean_interval(row) if np.isfinite(row).all() else None for row in rows)
+    return [row and {"mean": row.mean, "low": row.low, "high": row.high} for row in found]
+
+
+def curve_rows(
+    key: tuple[Any, ...], steps: Array, metrics: Mapping[str, Array]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield rows of a table of curves: key, replica, layer, step, metric and value.
+
+    Metrics are (records, R), or (records, layers, R); the layer is empty for the former.
+    """
+    for name, values in metrics.items():
+        for index, value in np.ndenumerate(values):
+            layer = index[1] if values.ndim == 3 else ""
+            yield *key, index[-1], layer, steps[index[0]], name, float(value)

@@ -18,6 +18,7 @@ from parts.column_dominance.training import (
 
 from minattn.arrays import Array
 from minattn.claims import Claim, above, below, judge
+from minattn.intervals import finite
 
 Condition = tuple[str, str, str]
 AUTHORS = ("adamw", "softmax", "factors")
@@ -63,11 +64,6 @@ def correlation(results: Results, candidate: str) -> Array:
     together = (centred[0] * centred[1]).sum(axis=0)
     scale = norms[0] * norms[1]
     return np.divide(together, scale, out=np.zeros_like(scale), where=scale > 0)
-
-
-def finite(values: Array) -> Array:
-    """Keep infinite dispersions, of a side without any spread, within reach."""
-    return np.nan_to_num(values, posinf=10.0, neginf=-10.0)
 
 
 def undertrained(place: Setting, result: dict[str, Array]) -> bool:

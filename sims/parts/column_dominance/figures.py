@@ -9,7 +9,7 @@ from parts.column_dominance.training import Results
 
 from minattn import plots
 from minattn.experiment import ResultFolder
-from minattn.intervals import mean_interval
+from minattn.intervals import finite, mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def conditions(results: Results) -> Figure:
         axes.axvline(0, color="0.5", linewidth=0.8)
         for number, (group, source, knob) in enumerate(KNOBS):
             chosen = {
-                place.condition: mean_interval(np.nan_to_num(result[metric], posinf=10, neginf=-10))
+                place.condition: mean_interval(finite(result[metric]))
                 for place, result in results.items()
                 if (place.source, place.knob, place.spread) == (source, knob, "none")
             }

@@ -11,6 +11,7 @@ from parts.depth.training import OBJECTIVES, OPTIMIZERS, Results
 from minattn.arrays import Array
 from minattn.claims import Claim, above, at_most, below, judge
 from minattn.comparison import ARMS
+from minattn.intervals import finite
 
 PREDICTED = {"masked_bidirectional": "symmetry", "next_causal": "dispersion"}
 
@@ -40,7 +41,14 @@ def ends(values: Array) -> Array:
 
 def final(result: dict[str, Array], name: str) -> Array:
     """Last record (L, R); infinite dispersions are kept within reach."""
-    return np.nan_to_num(result[name][-1], posinf=10.0, neginf=-10.0)
+    return finite(result[name][-1])
+
+
+def summarised(name: str, values: Array) -> Array:
+    """Return what a metric (records, L, R) comes to: (L, R)."""
+    if name.startswith(("cosine", "share")):
+        return np.nanmean(values, axis=0)
+    return finite(values[-1])
 
 
 def primary(results: Results) -> Iterator[Claim]:

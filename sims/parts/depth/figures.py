@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from parts.depth.claims import summarised
 from parts.depth.training import OBJECTIVES, OPTIMIZERS, Results
 
 from minattn import plots
@@ -48,7 +49,7 @@ def by_layer(results: Results, metrics: dict[str, str], title: str) -> Figure:
             for place, result in results.items():
                 if (place.objective, place.optimizer) == group:
                     number = depths.index(place.layers)
-                    values = shown(metric, result[metric])
+                    values = summarised(metric, result[metric])
                     layers = np.linspace(0, 1, len(values))
                     name = f"{place.layers} layers"
                     bars(axes, layers, values, name, number)
@@ -70,13 +71,6 @@ def bars(axes: Any, places: Any, values: Any, label: str, number: int) -> None:
     axes.errorbar(
         places, estimate.mean, yerr=error, color=colour, ls=style, label=label, capsize=2, ms=4
     )
-
-
-def shown(metric: str, values: Any) -> Any:
-    """Return scores at the end and shares and cosines in the mean over training: (L, R)."""
-    if metric.startswith(("cosine", "share")):
-        return np.nanmean(values, axis=0)
-    return np.nan_to_num(values[-1], posinf=10.0, neginf=-10.0)
 
 
 def over_training(results: Results) -> Figure:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minattn.arrays import Array, Params
-from minattn.comparison import ARMS
+from minattn.comparison import ARMS, frequency_loss
 from minattn.config import TransformerConfig
 from minattn.data import Corpus, load_text
 from minattn.descent import cosine, product_change
@@ -203,7 +203,7 @@ def train(setting: Setting) -> dict[str, Array]:
     result |= layers.cosines(optimizer.moved)
     result |= {"steps": history.steps, "steps_made": np.array(sorted(optimizer.moved))}
     losses = {"loss": history.metrics["held_out_loss"][[0, -1]]}
-    return result | losses | {"goal": frequency_loss(corpus, test)}
+    return result | losses | {"goal": frequency_loss(corpus.train.tokens, corpus.n_symbols, test)}
 
 
 def held_out(setting: Setting, corpus: Corpus, objective: Objective) -> Batch:
@@ -222,10 +222,3 @@ def first_windows(test: Batch) -> Batch:
         array[:, :PATH_WINDOWS] for array in (test.inputs, test.targets, test.weights)
     )
     return Batch(inputs=inputs, targets=targets, weights=weights, mask=test.mask)
-
-
-def frequency_loss(corpus: Corpus, test: Batch) -> Array:
-    """Return the held-out loss (R,) of symbol frequencies alone, in nats."""
-    counts = np.bincount(corpus.train.tokens, minlength=corpus.n_symbols) + 1
-    surprise = -np.log(counts / counts.sum())[test.targets]
-    return np.asarray((test.weights * surprise).sum(axis=(1, 2)) / test.weights.sum(axis=(1, 2)))

@@ -9,6 +9,7 @@ from parts.modalities.training import Results
 
 from minattn.arrays import Array
 from minattn.claims import Claim, above, at_most, below, judge
+from minattn.intervals import finite
 
 MASKED, NEXT, MASKED_CAUSAL = "masked_bidirectional", "next_causal", "masked_causal"
 
@@ -64,7 +65,7 @@ def score(
     """Return a score of the change at the end, the mean over layers (R,); whether undertrained."""
     for place, result in results.items():
         if (place.modality, place.arm, place.shuffled) == (modality, arm, shuffled):
-            values = np.nan_to_num(result[f"change_{name}"][-1], posinf=10.0, neginf=-10.0)
+            values = finite(result[f"change_{name}"][-1])
             return values.mean(axis=0), undertrained(result)
     raise KeyError(modality, arm, shuffled)
 

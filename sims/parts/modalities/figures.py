@@ -10,6 +10,7 @@ from parts.modalities.training import Results
 from minattn import plots
 from minattn.comparison import ARMS
 from minattn.experiment import ResultFolder
+from minattn.intervals import finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def overview(results: Results, titles: dict[str, str]) -> Figure:
             axes = panels[row, column]
             axes.axhline(0, color="0.6", linewidth=0.8)
             for name, number, result in curves(results, modality):
-                values = np.nan_to_num(result[metric], posinf=10, neginf=-10).mean(axis=1)
+                values = finite(result[metric]).mean(axis=1)
                 plots.curve(axes, result["steps"], values, name, number)
             plots.tidy(axes, title=title if row == 0 else "")
         panels[row, 0].set_ylabel(label)

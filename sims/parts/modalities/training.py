@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.comparison import Run, Task, Training, text_task
+from minattn.comparison import Run, Task, Training, frequency_loss, text_task
 from minattn.comparison import train as train_arm
 from minattn.data import MarkovChain, Sound, load_digits, load_text, load_wav, write_wav
-from minattn.objectives import Batch
 from minattn.optim import AdamW
 from minattn.params import W_qk
 from minattn.randomness import generator
@@ -120,7 +119,7 @@ def train(setting: Setting) -> dict[str, Array]:
     result |= {
         "loss": run.loss,
         "steps": run.history.steps,
-        "goal": frequency_loss(source, run.test),
+        "goal": frequency_loss(source.train.tokens, source.n_symbols, run.test),
         "proof_residual": run.proof_residual,
         "untrained_symmetry": np.mean([symmetry(form) for form in forms], axis=0),
     }
@@ -144,13 +143,6 @@ def training(setting: Setting) -> Training:
         engine=setting.engine,
         dtype="float32",
     )
-
-
-def frequency_loss(source: Material, test: Batch) -> Array:
-    """Return the held-out loss (R,) of symbol frequencies alone, in nats."""
-    counts = np.bincount(source.train.tokens.ravel(), minlength=source.n_symbols) + 1
-    surprise = -np.log(counts / counts.sum())[test.targets]
-    return np.asarray((test.weights * surprise).sum(axis=(1, 2)) / test.weights.sum(axis=(1, 2)))
 
 
 def pictures(run: Run) -> dict[str, Array]:

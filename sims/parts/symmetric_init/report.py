@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from parts.symmetric_init.training import (
     MASKS,
     STARTS,
@@ -18,7 +17,6 @@ from parts.symmetric_init.training import (
 from minattn import experiment, plots
 from minattn.arrays import Array
 from minattn.claims import Claim, table
-from minattn.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,28 +60,20 @@ def final_numbers(results: Results, key: tuple[str, str, str]) -> dict[str, Any]
     result, plain = results[key], results[(*key[:2], "random")]
     row: dict[str, Any] = dict(zip(("source", "mask", "start"), key, strict=True))
     row["optimum"] = result["optimum"].mean()
-    row["loss"] = _estimate(result["loss"][-1])
-    row["speed_up"] = _estimate(speed_up(result, plain))
-    row["net_speed_up"] = _estimate(net_speed_up(result, plain))
+    row["loss"] = experiment.estimates(result["loss"][-1][None])[0]
+    row["speed_up"] = experiment.estimates(speed_up(result, plain)[None])[0]
+    row["net_speed_up"] = experiment.estimates(net_speed_up(result, plain)[None])[0]
     for metric in ("symmetry", "symmetry_heads", "norm"):
         for when, record in (("before", 0), ("after", -1)):
-            row[f"{metric}_{when}"] = [_estimate(layer) for layer in result[metric][record]]
+            row[f"{metric}_{when}"] = experiment.estimates(result[metric][record])
     return row
 
 
-def _estimate(values: Array) -> dict[str, float]:
-    found = mean_interval(values)
-    return {"mean": found.mean, "low": found.low, "high": found.high}
-
-
-def metric_rows(results: Results) -> Iterable[tuple[Any, ...]]:
-    """Yield metrics.csv; the layer is empty for what a whole model has."""
+def metric_rows(results: Results) -> Iterator[tuple[Any, ...]]:
+    """Yield metrics.csv."""
     for key, result in results.items():
-        for metric in METRICS:
-            for index, value in np.ndenumerate(result[metric]):
-                layer = index[1] if len(index) == 3 else ""
-                step = result["steps"][index[0]]
-                yield *key, index[-1], layer, step, metric, float(value)
+        curves = {name: result[name] for name in METRICS}
+        yield from experiment.curve_rows(key, result["steps"], curves)
 
 
 def columns(results: Results) -> Iterator[tuple[int, str, str, dict[str, dict[str, Array]]]]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from parts.time_reversal.figures import draw
 from parts.time_reversal.training import CURVES, OBJECTIVES, Key, Results, last, share_removed
 
 from minattn import experiment
 from minattn.arrays import Array
 from minattn.claims import Claim, table
-from minattn.intervals import mean_interval
 
 
 def report(results: Results, claims: list[Claim]) -> None:
@@ -49,25 +47,17 @@ def final_numbers(key: Key, result: dict[str, Array]) -> dict[str, Any]:
     """Return mean and interval, by layer, of every number of the end."""
     objective, positions, flux = key
     row: dict[str, Any] = {"objective": objective, "positions": positions, "flux": flux}
-    row["share_removed"] = _estimates(share_removed(result)[None])[0]
-    row["loss"] = _estimates(result["loss"][-1:])[0]
+    row["share_removed"] = experiment.estimates(share_removed(result)[None])[0]
+    row["loss"] = experiment.estimates(result["loss"][-1:])[0]
     row["optimum"] = result["optimum"].mean()
     shots = [name for name in result if name.startswith(("untrained_", "trained_"))]
     for name in (*CURVES, *shots):
-        row[name] = _estimates(last(result, name))
+        row[name] = experiment.estimates(last(result, name))
     return row
 
 
-def _estimates(layers: Array) -> list[dict[str, float] | None]:
-    rows = [mean_interval(row) if np.isfinite(row).all() else None for row in layers]
-    return [row and {"mean": row[0], "low": row[1], "high": row[2]} for row in rows]
-
-
 def metric_rows(results: Results) -> Iterator[tuple[Any, ...]]:
-    """Yield metrics.csv; the layer is empty for what a whole model has."""
+    """Yield metrics.csv."""
     for key, result in results.items():
-        for metric in ("loss", *CURVES):
-            for index, value in np.ndenumerate(result[metric]):
-                layer = index[1] if len(index) == 3 else ""
-                step = result["steps"][index[0]]
-                yield *key, index[-1], layer, step, metric, float(value)
+        curves = {name: result[name] for name in ("loss", *CURVES)}
+        yield from experiment.curve_rows(key, result["steps"], curves)
