@@ -643,9 +643,7 @@ def test_where_rows_start_and_stop(spans_of, allowed, starts, stops):
     ],
 )
 def test_bands_leave_out_what_a_mask_hides(allowed, bands):
-    found = [
-        (r.start, r.stop, c.start, c.stop) for r, c in numba_cpu._plan(allowed).by_query
-    ]
+    found = [(r.start, r.stop, c.start, c.stop) for r, c in numba_cpu._plan(allowed).by_query]
     assert found == bands
 
 
