@@ -16,7 +16,7 @@ from minattn.experiment.summary import FORMAT, plain, versions
 FREE = ("again", "out", "publish", "format", "film", "workers", "scheduler", "resume")
 # Where material lies: it may have moved, and is known by its hash.
 PLACES = ("text", "wav", "paths")
-_NEEDED = ("config", "seeds", "engine", "threads", "versions")
+_NEEDED = {"config": dict, "seeds": list, "engine": str, "threads": int, "versions": dict}
 
 
 class Unset(list[Any]):
@@ -41,7 +41,7 @@ def read(path: Path, name: str) -> dict[str, Any]:
         run = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         checks.fail("--from", f"{path} ({error})", needs)
-    if not isinstance(run, dict) or not all(key in run for key in _NEEDED):
+    if not isinstance(run, dict) or not all(isinstance(run.get(k), t) for k, t in _NEEDED.items()):
         checks.fail("--from", f"{path}, which is none", needs)
     if run.get("name") != name:
         checks.fail("--from", f"{path}, a run of {run.get('name')}", needs)

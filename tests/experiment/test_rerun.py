@@ -100,6 +100,8 @@ def test_options_that_change_numbers_are_refused_beside_it(parser, run, argument
     ("change", "message"),
     [
         ({"name": "other"}, "a run of other, needs the summary.json of a run of own"),
+        ({"config": []}, "which is none, needs the summary.json of a run of own"),
+        ({"threads": "two"}, "which is none"),
         ({"format": 0}, f"in format 0, needs format {experiment.FORMAT}"),
     ],
 )
