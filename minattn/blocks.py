@@ -230,4 +230,5 @@ def _energy(M: Array) -> Array:
 def _ratio(part: Array, whole: Array) -> Array:
     """Divide, with 0 for 0 / 0."""
     part, whole = np.asarray(part), np.asarray(whole)
-    return np.divide(part, whole, out=np.zeros_like(whole, dtype=float), where=whole > 0)
+    ratio: Array = np.divide(part, whole, out=np.zeros_like(whole, dtype=float), where=whole > 0)
+    return ratio

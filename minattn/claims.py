@@ -18,7 +18,8 @@ import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array
-from minattn.intervals import mean_and_error, mean_interval, replicates
+from minattn.intervals import mean_and_error, replicates
+from minattn.intervals import mean_interval as mean_interval  # part of this module, for users
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -106,7 +107,7 @@ class Rule:
 
 
 def above(threshold: float) -> Rule:
-    """The mean over replicas lies above `threshold`.
+    """Hold if the mean over replicas lies above `threshold`.
 
     Values have shape (n,). Decided by the two-sided 95% Student-t interval: entirely above, the
     claim holds; entirely below, it does not; otherwise the data are inconclusive.
@@ -117,17 +118,18 @@ def above(threshold: float) -> Rule:
 
 
 def below(threshold: float) -> Rule:
-    """The mean over replicas lies below `threshold`; see `above`."""
+    """Hold if the mean over replicas lies below `threshold`; see `above`."""
     threshold = checks.real("threshold", threshold)
     text = f"mean below {threshold:g}, by its 95% interval"
     return Rule(text, partial(_compare, threshold=threshold, upward=False))
 
 
 def at_most(limit: float) -> Rule:
-    """Every value is at most `limit`: for residuals of identities, which leave nothing to chance.
+    """Hold if every value is at most `limit`.
 
-    Values have any shape. The largest is reported, the range stands in for the interval, and the
-    verdict is never inconclusive. An infinite value is a failure, NaN an error.
+    For residuals of identities, which leave nothing to chance. Values have any shape. The largest
+    is reported, the range stands in for the interval, and the verdict is never inconclusive. An
+    infinite value is a failure, NaN an error.
     """
     limit = checks.real("limit", limit)
     return Rule(f"every value at most {limit:g}", partial(_bound, limit=limit))

@@ -18,7 +18,7 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.data import Corpus, MarkovChain, TextSource, next_token_optimum, optimal_loss
-from minattn.loop import Objective, Source
+from minattn.loop import Objective, Observer, Source
 from minattn.objectives import Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
 from minattn.optim import Optimizer
@@ -168,15 +168,30 @@ class Run:
     @property
     def share_removed(self) -> Array:
         """Share of the initial excess that training had removed at each record (records, R)."""
-        return 1 - self.excess / self.excess[0]
+        share: Array = 1 - self.excess / self.excess[0]
+        return share
 
     def metric(self, name: str) -> Array:
-        """A metric of the account, the mean over layers: (records, R)."""
-        return self.history.metrics[name].mean(axis=1)
+        """Return a metric of the account, the mean over layers: (records, R)."""
+        mean: Array = self.history.metrics[name].mean(axis=1)
+        return mean
 
 
-def train(task: Task, arm: str, how: Training, progress: Any = None) -> Run:
+def train(
+    task: Task, arm: str, how: Training, progress: Any = None, observe: Sequence[Observer] = ()
+) -> Run:
     """Train all replicas of one arm on a task and prove Prop. 2.1 on what came out.
+
+    Parameters
+    ----------
+    task : Task
+    arm : str
+        One of `ARMS`.
+    how : Training
+    progress : optional
+        As in `fit`.
+    observe : sequence of observers
+        Called at each record, after the account and the held-out loss.
 
     Raises
     ------
@@ -217,11 +232,25 @@ def train(task: Task, arm: str, how: Training, progress: Any = None) -> Run:
         seed=how.seed,
         engine=how.engine,
         record_every=how.record_every,
-        observe=(account(config, initial), held_out_loss(config, test, engine=how.engine)),
+        observe=(
+            account(config, initial),
+            held_out_loss(config, test, engine=how.engine),
+            *observe,
+        ),
         progress=progress,
     )
     residual = _proof(config, history.params, test, how)
     return Run(task, arm, config, initial, history, test, optimum, expected, residual)
+
+
+def frequency_loss(tokens: Array, n_symbols: int, test: Batch) -> Array:
+    """Return the loss (R,) in nats of predicting a batch by symbol frequencies alone.
+
+    Those of `tokens`, each count raised by one, so that no symbol has probability 0.
+    """
+    counts = np.bincount(tokens.ravel(), minlength=n_symbols) + 1
+    surprise = -np.log(counts / counts.sum())[test.targets]
+    return np.asarray((test.weights * surprise).sum(axis=(1, 2)) / test.weights.sum(axis=(1, 2)))
 
 
 def _held_out(source: Source, objective: Objective, how: Training, replica: int) -> Batch:

@@ -49,7 +49,8 @@ class ProductChange:
     def dropped(self) -> Array:
         """Frobenius norm of the second-order term over that of the change (R, H); NaN for 0 / 0."""
         part, whole = (np.linalg.norm(M, axis=(-2, -1)) for M in (self.second_order, self.total))
-        return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+        ratio: Array = np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+        return ratio
 
     @property
     def cosine_to_first_order(self) -> Array:
@@ -113,7 +114,8 @@ def conserved(params: Params, layer: int = 0) -> Array:
         If `params` has no such layer.
     """
     W_q, W_k = _factors(params, layer)
-    return _T(W_q) @ W_q - _T(W_k) @ W_k
+    difference: Array = _T(W_q) @ W_q - _T(W_k) @ W_k
+    return difference
 
 
 def conserved_change(params: Params, update: ImplicitUpdate, eta: float) -> Array:
@@ -129,7 +131,8 @@ def conserved_change(params: Params, update: ImplicitUpdate, eta: float) -> Arra
     eta = checks.real("eta", eta, minimum=0.0)
     W_q, W_k, G = _augmented(params, update)
     down_q, down_k = G @ W_k, _T(G) @ W_q
-    return eta**2 * (_T(down_q) @ down_q - _T(down_k) @ down_k)
+    change: Array = eta**2 * (_T(down_q) @ down_q - _T(down_k) @ down_k)
+    return change
 
 
 def cosine(A: Array, B: Array) -> Array:
@@ -150,7 +153,8 @@ def cosine(A: Array, B: Array) -> Array:
     if A.shape != B.shape or A.ndim < 2:
         checks.fail("A, B", f"the shapes {A.shape} and {B.shape}", "one shape (..., d, d)")
     one, other = _unit(A), _unit(B)
-    return np.clip((one * other).sum(axis=(-2, -1)), -1, 1)
+    found: Array = np.clip((one * other).sum(axis=(-2, -1)), -1, 1)
+    return found
 
 
 def _unit(M: Array) -> Array:

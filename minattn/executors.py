@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from minattn import checks
@@ -133,8 +132,7 @@ def _by_value(function: Function, setting: Any) -> bytes:
     """Pickle a call for workers that cannot import the script's folder."""
     import cloudpickle
 
-    module = sys.modules[function.__module__]
-    beside = _beside(module) if "." not in function.__module__ else []
+    beside = _beside(function.__module__)
     for name in beside:
         cloudpickle.register_pickle_by_value(sys.modules[name])
     try:
@@ -144,16 +142,25 @@ def _by_value(function: Function, setting: Any) -> bytes:
             cloudpickle.unregister_pickle_by_value(sys.modules[name])
 
 
-def _beside(module: ModuleType) -> list[str]:
-    """Return the names of the loaded modules whose files lie in the folder of this one."""
-    folder = Path(module.__file__ or "").parent
-    return [
-        name
-        for name, other in list(sys.modules.items())
-        if name != "__main__"  # always by value
-        and getattr(other, "__file__", None)
-        and Path(str(other.__file__)).parent == folder
-    ]
+def _beside(module: str) -> list[str]:
+    """Return the loaded modules and packages in the folder of this one's script.
+
+    None if the module is minattn's or installed: workers have it.
+    """
+    top = module.partition(".")[0]
+    folder = _home(top)
+    if top == "minattn" or folder is None or folder.name in ("site-packages", "dist-packages"):
+        return []
+    here = ("__main__", "minattn")  # what is in __main__ always travels by value
+    names = (name for name in list(sys.modules) if "." not in name and name not in here)
+    return [name for name in names if _home(name) == folder]
+
+
+def _home(name: str) -> Path | None:
+    """Return the folder in which a top-level module or package lies; None for one without files."""
+    module = sys.modules[name]
+    places = [*getattr(module, "__path__", []), getattr(module, "__file__", None)]
+    return Path(places[0]).resolve().parent if places[0] else None
 
 
 def _compute(call: bytes) -> Result:

@@ -11,6 +11,7 @@ from minattn import checks
 from minattn.arrays import Array
 
 LEVEL = 0.95  # of the intervals that decide claims
+REACH = 10.0  # stands in for the infinite dispersion of a matrix of which one side has no spread
 
 
 class Estimate(NamedTuple):
@@ -77,3 +78,8 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
     if n == 1:
         return mean, np.full_like(mean, np.inf)[()]
     return mean, np.std(shifted, axis=0, ddof=1) / math.sqrt(n)
+
+
+def finite(values: Array) -> Array:
+    """Return scores with infinities brought within `REACH`, and 0 for NaN, so that means exist."""
+    return np.asarray(np.nan_to_num(values, posinf=REACH, neginf=-REACH))

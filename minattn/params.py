@@ -117,13 +117,13 @@ def _init_replica(
 def _standard_deviation(
     config: TransformerConfig, name: str, embedding_scale: float, qk_scale: float
 ) -> float | None:
-    """Standard deviation of a weight by its last name; None for what starts constant."""
+    """Return the standard deviation of a weight by its last name; None for what starts constant."""
     if name.startswith("b_") or name in ("gain", "shift"):
         return None
     if name.endswith("_embedding"):
-        return embedding_scale / config.width**0.5
+        return float(embedding_scale / config.width**0.5)
     if name in ("W_q", "W_k"):
-        return qk_scale / config.width**0.5
+        return float(qk_scale / config.width**0.5)
     fan_in = {"W_o": config.heads * config.h, "W_out": config.feed_forward}
     return float(fan_in.get(name, config.width) ** -0.5)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.claims import mean_interval
+from minattn.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +23,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 LINES = ("-", "--", ":", "-.", "-", "--")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DIVERGING = "RdBu_r"
+COLUMN, SMALLEST = 6.5, 6.0  # width in inches of a printed column, points of its smallest text
+MOST_TOKENS = 18  # that can be read along one of three axes in a column
 
 
 def figure(width: float, height: float) -> Figure:
@@ -33,8 +35,34 @@ def figure(width: float, height: float) -> Figure:
 
 
 def save(made: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    made.savefig(path, dpi=150)
+    """Write a figure in the format of the path's ending, PNG or PDF.
+
+    Text that would be smaller than `SMALLEST` points where the figure is printed `COLUMN` inches
+    wide is enlarged.
+    """
+    import matplotlib
+
+    _enlarge(made, SMALLEST * max(1.0, made.get_figwidth() / COLUMN))
+    dated = {"CreationDate": None} if path.suffix == ".pdf" else {}  # equal runs, equal files
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
+        made.savefig(path, dpi=150, metadata=dated)
+
+
+def _enlarge(made: Figure, least: float) -> None:
+    """Make no text smaller than so many points."""
+    from matplotlib.text import Text
+
+    for axes in made.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            size = axis.get_tick_params().get("labelsize", "medium")  # a number or a name
+            axis.set_tick_params(labelsize=max(_points(Text(size=size)), least))
+    for text in made.findobj(Text):
+        if _points(text) < least:
+            text.set_fontsize(least)
+
+
+def _points(text: Any) -> float:
+    return float(text.get_fontsize())
 
 
 def curve(
@@ -104,7 +132,8 @@ def matrices(
 def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str) -> Figure:
     """Draw beta (N, N) of one sequence under several models, with its tokens on both axes.
 
-    Each panel has its own scale: coefficients of different objectives differ in size.
+    Each panel has its own scale: coefficients of different objectives differ in size. Of a long
+    sequence every second or third token is written, as there is room for.
 
     Parameters
     ----------
@@ -117,10 +146,11 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
         axes = made.add_subplot(1, len(panels), number + 1)
         limit = float(abs(beta).max()) or 1.0
         image = axes.imshow(beta, cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="nearest")
-        ticks = range(len(tokens))
+        ticks = range(0, len(tokens), 1 + len(tokens) // MOST_TOKENS)
+        tokens = [tokens[place] for place in ticks]
         upright = 90 if max(map(len, tokens)) > 1 else 0  # long labels would run together
-        axes.set_xticks(ticks, tokens, fontsize=6, rotation=upright)
-        axes.set_yticks(ticks, tokens, fontsize=6)
+        axes.set_xticks(ticks, tokens, rotation=upright)
+        axes.set_yticks(ticks, tokens)
         axes.tick_params(length=0)
         axes.set(title=name, xlabel="key j", ylabel="query i" if number == 0 else "")
         bar = made.colorbar(image, ax=axes, location="bottom", shrink=0.8, label="beta_ij")

@@ -9,7 +9,7 @@ used by more workers.
 Functions travel by name to processes and by value to a cluster, and a script is no exception. A new
 process imports the script that was started before it unpickles anything, as `multiprocessing` does
 under "spawn": the script must start its run under ``if __name__ == "__main__"``. Workers of a
-cluster need minattn, but not the script's folder: modules that lie beside the function are pickled
+cluster need minattn, but not the script's folder: modules and packages that lie in it are pickled
 by value, which functions under `functools.cache` cannot be.
 """
 

@@ -29,26 +29,35 @@ heads and the mean over layers.
 
 Training is in float32 unless --dtype says otherwise. The default run takes one to two minutes on
 two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, loss and final score
+  metrics.csv            every metric, a row a source, arm, replica, layer and step
+  overview               symmetry and dispersion of the change over training
+  scores_of_change       every score of the change over training; scores_of_W_qk: of W_qk
+  update                 symmetry of the update, and agreement of beta_ij with beta_ji
+  loss                   held-out loss over training
+  matrices_SOURCE        W_qk before and after training; beta_SOURCE: of one sequence, beta
+  film_SOURCE.gif        with --film: W_qk and its scores over training
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from bidirectional_vs_causal_claims import Runs, judge_all, undertrained
-from bidirectional_vs_causal_figures import draw
+from parts.bidirectional_vs_causal.claims import Runs, judge_all, undertrained
+from parts.bidirectional_vs_causal.figures import draw
+from parts.bidirectional_vs_causal.film import Camera, shoot
 from tqdm import tqdm
 
 from minattn import checks, experiment
-from minattn.claims import Claim, mean_interval, table
+from minattn.claims import Claim, table
 from minattn.comparison import ARMS, Run, Task, Training, chain_task, text_task, train
-from minattn.data import Corpus, load_text
+from minattn.data import Corpus
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.optim import AdamW
@@ -56,6 +65,7 @@ from minattn.params import DTYPES
 
 NAME = "bidirectional_vs_causal"
 SOURCES = ("lag1", "lag2", "text", "iid")
+FILMED = "lag2"
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Run every arm on every source, then report."""
     options = parse(arguments)
     how = training(options)
-    with experiment.result_folder(options.out) as folder:
-        tasks, corpus = make_tasks(options)
+    tasks, corpus = make_tasks(options)
+    digests = {"text": corpus.sha256} if corpus is not None else {}
+    experiment.check_rerun(options, said(options), how.engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         runs: Runs = {}
+        cameras: dict[str, Camera] = {arm: Camera() for arm in options.arms}
         try:
-            for run in run_all(tasks, options.arms, how):
+            for run in run_all(tasks, options.arms, how, options.film, cameras):
                 runs[run.task.name, run.arm] = run
         except KeyboardInterrupt:
             if not runs:
@@ -92,6 +105,10 @@ def main(arguments: list[str] | None = None) -> None:
         claims = judge_all(runs)
         try:
             write(runs, claims, corpus, options, how, folder, complete)
+            if options.film and complete:
+                filmed = [run for (source, _), run in runs.items() if source == options.film]
+                frames = [cameras[run.arm].frames for run in filmed]
+                shoot(filmed, frames, folder.path(f"film_{options.film}.gif"))
         except KeyboardInterrupt:  # while drawing: the numbers are there
             print(f"interrupted: what is done is in {folder.keep_interrupted()}")
             raise
@@ -104,9 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
             report(runs, claims)
             print(f"interrupted: what is done is in {kept}")
             raise KeyboardInterrupt
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -117,25 +132,24 @@ def parse(arguments: list[str] | None) -> Namespace:
         text = f"comma-separated, of {', '.join(values)} (default all)"
         parser.add_argument(f"--{name}", default=",".join(values), metavar="LIST", help=text)
     parser.add_argument("--layers", type=int, help="default 1 on chains, 2 on text")
-    for name in ("width", "replicas", "steps"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), width=1, replicas=1, steps=1)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="of training; proofs are in float64"
     )
+    parser.add_text()
     parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
+        "--film",
+        nargs="?",
+        const=FILMED,
+        choices=SOURCES,
+        help=f"also film_SOURCE.gif: W_qk and its scores over training (default {FILMED})",
     )
     options = parser.parse_args(arguments)
     for name, values in known.items():
         setattr(options, name, experiment.names(getattr(options, name), f"--{name}", values))
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "width"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
-    checks.integer("--seed", options.seed, minimum=0)
+    if options.film is not None:
+        checks.one_of("--film", options.film, options.sources)
     if options.layers is not None:
         checks.integer("--layers", options.layers, minimum=1)
     return options
@@ -158,15 +172,19 @@ def training(options: Namespace) -> Training:
     )
 
 
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    how = training(options)
+    return experiment.config(options, training=asdict(how), optimizer=repr(how.optimizer))
+
+
 def make_tasks(options: Namespace) -> tuple[list[Task], Corpus | None]:
     """Return the tasks asked for, and the text if it is among them."""
     tasks, corpus = [], None
     for name in options.sources:
         layers = options.layers or (2 if name == "text" else 1)
         if name == "text":
-            corpus = load_text(options.text)
-            for part in (corpus.train, corpus.validation):
-                part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
+            corpus = experiment.load_windows(options)
             tasks.append(text_task(name, options.replicas, corpus, layers))
         else:
             lag = {"lag1": 1, "lag2": 2, "iid": None}[name]
@@ -175,14 +193,21 @@ def make_tasks(options: Namespace) -> tuple[list[Task], Corpus | None]:
     return tasks, corpus
 
 
-def run_all(tasks: list[Task], arms: tuple[str, ...], how: Training) -> Iterator[Run]:
-    """Train every arm on every task under one progress bar."""
+def run_all(
+    tasks: list[Task],
+    arms: tuple[str, ...],
+    how: Training,
+    film: str | None = None,
+    cameras: Mapping[str, Camera] | None = None,
+) -> Iterator[Run]:
+    """Train every arm on every task under one progress bar, and film those of one task."""
     total = len(tasks) * len(arms) * how.steps
     with tqdm(total=total, unit="step", dynamic_ncols=True, smoothing=0.05) as bar:
         for task in tasks:
             for arm in arms:
                 bar.set_description(f"{task.name}, {ARMS[arm].title}")
-                yield train(task, arm, how, progress=bar)
+                observe = [cameras[arm]] if cameras and task.name == film else []
+                yield train(task, arm, how, progress=bar, observe=observe)
 
 
 def report(runs: Runs, claims: list[Claim]) -> None:
@@ -230,18 +255,12 @@ def write(
     complete: bool,
 ) -> None:
     """Write summary.json, metrics.csv and the figures."""
-    settings = {name: value for name, value in vars(options).items() if name != "out"}
-    settings |= {"training": asdict(how), "optimizer": repr(how.optimizer)}
-    summary = experiment.summary(NAME, settings, options.seed, how.engine, claims)
+    summary = experiment.summary(NAME, said(options), options.seed, how.engine, claims)
     summary["complete"] = complete
     summary["training"] = training_rows(runs)
     summary["scores"] = final_scores(runs)
     if corpus is not None:
-        summary["text"] = {
-            "name": corpus.name,
-            "sha256": corpus.sha256,
-            "n_symbols": corpus.n_symbols,
-        }
+        summary["text"] = experiment.text_facts(corpus)
     experiment.write_json(folder.path("summary.json"), summary)
     header = ("source", "arm", "replica", "layer", "step", "metric", "value")
     experiment.write_csv(folder.path("metrics.csv"), header, metric_rows(runs))
@@ -255,21 +274,14 @@ def final_scores(runs: Runs) -> dict[str, Any]:
         entry = scores.setdefault(source, {}).setdefault(arm, {})
         for metric, values in run.history.metrics.items():
             last = values[-1].reshape(-1, values.shape[-1])  # (layers or 1, R)
-            rows = [mean_interval(row) if np.isfinite(row).all() else None for row in last]
-            entry[metric] = [
-                row and {"mean": row[0], "low": row[1], "high": row[2]} for row in rows
-            ]
+            entry[metric] = experiment.estimates(last)
     return scores
 
 
-def metric_rows(runs: Runs) -> Iterable[tuple[Any, ...]]:
-    """Yield metrics.csv; the layer is empty for what a whole model has."""
-    for (source, arm), run in runs.items():
-        for metric, values in run.history.metrics.items():
-            for index, value in np.ndenumerate(values):
-                layer = index[1] if values.ndim == 3 else ""
-                step = run.history.steps[index[0]]
-                yield source, arm, index[-1], layer, step, metric, float(value)
+def metric_rows(runs: Runs) -> Iterator[tuple[Any, ...]]:
+    """Yield metrics.csv."""
+    for key, run in runs.items():
+        yield from experiment.curve_rows(key, run.history.steps, run.history.metrics)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""When do columns of W_qk dominate its rows? Thm. 2.3, after training.
+"""When do columns of W_qk dominate its rows after training, as Thm. 2.3 says?
 
 The theory: under next-token training a symbol that predicts others is key more often than query,
 so the norms of W_qk's columns (key side) become more spread than those of its rows. Here this is
@@ -56,42 +56,44 @@ loss (mean over replicas); on text, it did not get below the loss of symbol freq
 verdict is drawn from such a setting; correlations use all settings.
 
 The default run takes one to two minutes on two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, what stage 1 saw, final scores and predictions
+  conditions             dispersion and directionality of every condition
+  predictions            predicted against measured dispersion
+  over_training          dispersion over training
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from column_dominance_claims import (
+from parts.column_dominance.claims import (
     Condition,
     Found,
-    Results,
     conditions,
     explore,
-    finite,
     primary,
     secondary,
     undertrained,
 )
-from column_dominance_figures import draw
-from column_dominance_models import LEARNING_RATES, OPTIMIZERS, Setting, train
+from parts.column_dominance.figures import draw
+from parts.column_dominance.training import LEARNING_RATES, OPTIMIZERS, Results, Setting, train
 
-from minattn import checks, experiment, sweep
-from minattn.claims import Claim, holm, mean_interval, table
-from minattn.data import load_text
+from minattn import experiment, sweep
+from minattn.claims import Claim, holm, table
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
+from minattn.intervals import finite
 
 NAME = "column_dominance"
 EXPLORATION = 1000  # added to the seed in stage 1
 KNOBS = (0.0, 1.0)
-UNSAID = ("out", "resume", "sha256")  # options that a summary has elsewhere, or need not have
 SHOWN = ("dispersion", "directionality")
 
 
@@ -115,52 +117,44 @@ QUICK = Size(2, 2, 12, 32, 16, 24, 4)  # as wide as the learning rates were chos
 def main(arguments: list[str] | None = None) -> None:
     """Explore, predict, test, then report."""
     options = parse(arguments)
-    corpus = load_text(options.text)
+    corpus = experiment.load_windows(options)
+    experiment.check_rerun(options, said(options), options.engine, {"text": corpus.sha256})
+    settings = said(options)
     options.sha256 = corpus.sha256
-    corpus.validation.sample(1, options.length, np.random.default_rng(0))  # or say it is short
-    with experiment.result_folder(options.out) as folder:
+    with experiment.result_folder(options.out, options.format) as folder:
         explored = run(options, exploration_settings(options), "stage 1: explore")
         found = explore(explored)
         tested = run(options, test_settings(options), "stage 2: test")
         claims = [*primary(tested, found), *holm(secondary(tested, found))]
-        settings = {n: value for n, value in vars(options).items() if n not in UNSAID}
-        settings["learning_rates"] = {" ".join(k): v for k, v in LEARNING_RATES.items()}
         summary = experiment.summary(NAME, settings, options.seed, options.engine, claims)
         summary["seeds"] = [options.seed + EXPLORATION, options.seed]
         summary |= {"complete": True, "training": training_rows(tested)}
         summary |= {"exploration": exploration_rows(explored, found), "scores": scores(tested)}
-        name, digest = corpus.name, corpus.sha256
-        summary["text"] = {"name": name, "sha256": digest, "n_symbols": corpus.n_symbols}
+        summary["text"] = experiment.text_facts(corpus)
         experiment.write_json(folder.path("summary.json"), summary)
         draw(tested, found, folder)
         folder.complete()
     report(tested, found, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=2)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name, least in (("replicas", 1), ("steps", 1), ("width", 2)):
-        checks.integer(f"--{name}", getattr(options, name), minimum=least)
-    checks.integer("--seed", options.seed, minimum=0)
     options.explored = min(options.explored, options.replicas)
     options.engine = choose(options.engine, "float64").name
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    rates = {" ".join(place): rate for place, rate in LEARNING_RATES.items()}
+    return experiment.config(options, learning_rates=rates)
 
 
 def run(options: Namespace, settings: list[Setting], label: str) -> Results:
@@ -248,8 +242,7 @@ def scores(results: Results) -> dict[str, Any]:
         entry = found.setdefault(label(place), {})
         for name, values in result.items():
             if values.shape == (place.replicas,) and np.isfinite(values).all():
-                mean, low, high, _ = mean_interval(values)
-                entry[name] = {"mean": mean, "low": low, "high": high}
+                (entry[name],) = experiment.estimates(values[None])
     return found
 
 

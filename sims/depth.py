@@ -42,34 +42,39 @@ replicas); no verdict is drawn but for 4, 5 and 10. Replicas share the text: the
 parameters and windows. Training is in float32.
 
 The default run takes about two minutes on two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, and every metric by layer
+  scores                 symmetry and dispersion of the change, symmetry of Ghat, by layer
+  steps                  cosines of the real change, share through other positions, by layer
+  over_training          the same over training, in the deepest model
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
-from dataclasses import asdict, dataclass
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from depth_claims import Results, primary, secondary, undertrained
-from depth_figures import draw
-from depth_models import (
+from parts.depth.claims import primary, secondary, summarised, undertrained
+from parts.depth.figures import draw
+from parts.depth.training import (
     HELD_OUT_WINDOWS,
     LEARNING_RATES,
     OBJECTIVES,
     OPTIMIZERS,
     PATH_WINDOWS,
+    Results,
     Setting,
     train,
 )
 
 from minattn import checks, experiment, sweep
-from minattn.claims import Claim, holm, mean_interval, table
+from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
-from minattn.data import load_text
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 
@@ -103,10 +108,9 @@ QUICK = Size(2, 8, 8, 8, 4, 2, (2, 3))
 def main(arguments: list[str] | None = None) -> None:
     """Train every depth, objective and optimiser, then report."""
     options = parse(arguments)
-    corpus = load_text(options.text)
-    for part in (corpus.train, corpus.validation):
-        part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
-    with experiment.result_folder(options.out) as folder:
+    corpus = experiment.load_windows(options)
+    experiment.check_rerun(options, said(options), options.engine, {"text": corpus.sha256})
+    with experiment.result_folder(options.out, options.format) as folder:
         settings = all_settings(options, corpus.sha256)
         found = sweep.run_as_asked(train, settings, options, NAME)
         results = dict(zip(settings, found, strict=True))
@@ -114,43 +118,27 @@ def main(arguments: list[str] | None = None) -> None:
         summary = experiment.summary(NAME, said(options), options.seed, options.engine, claims)
         summary |= {"complete": True, "training": training_rows(results)}
         summary["scores"] = scores(results)
-        name, digest = corpus.name, corpus.sha256
-        summary["text"] = {"name": name, "sha256": digest, "n_symbols": corpus.n_symbols}
+        summary["text"] = experiment.text_facts(corpus)
         experiment.write_json(folder.path("summary.json"), summary)
         draw(results, folder)
         folder.complete()
     report(results, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=2)
     depths = ",".join(map(str, FULL.depths))
-    parser.add_argument(
-        "--depths", metavar="LIST", help=f"comma-separated numbers of layers (default {depths})"
-    )
+    text = f"comma-separated numbers of layers (default {depths})"
+    parser.add_argument("--depths", type=depths_of, metavar="LIST", help=text)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
-    if options.depths is not None:
-        options.depths = depths_of(options.depths)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name, least in (("replicas", 1), ("steps", 1), ("width", 2)):
-        checks.integer(f"--{name}", getattr(options, name), minimum=least)
     if options.width % 2:
         checks.fail("--width", options.width, "an even number: there are two heads")
-    checks.integer("--seed", options.seed, minimum=0)
     options.engine = choose(options.engine, "float32").name
     return options
 
@@ -159,7 +147,8 @@ def depths_of(text: str) -> tuple[int, ...]:
     """Read --depths: at least two layers, or there is no first and last."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 2 for part in parts):
-        checks.fail("--depths", repr(text), "numbers of at least 2, separated by commas")
+        needs = "numbers of at least 2, separated by commas"
+        raise ArgumentTypeError(f"got {text!r}, needs {needs}")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -176,9 +165,14 @@ def all_settings(options: Namespace, sha256: str) -> list[Setting]:
 
 def said(options: Namespace) -> dict[str, Any]:
     """Return what a summary says of the settings."""
-    chosen = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-    windows = {"held_out_windows": HELD_OUT_WINDOWS, "path_windows": PATH_WINDOWS}
-    return chosen | {"learning_rates": LEARNING_RATES, "heads": 2, "norm": "pre"} | windows
+    return experiment.config(
+        options,
+        learning_rates=LEARNING_RATES,
+        heads=2,
+        norm="pre",
+        held_out_windows=HELD_OUT_WINDOWS,
+        path_windows=PATH_WINDOWS,
+    )
 
 
 def report(results: Results, claims: list[Claim]) -> None:
@@ -217,13 +211,6 @@ def training_rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
-def summarised(name: str, values: Any) -> Any:
-    """Return what a metric (records, L, R) comes to: (L, R)."""
-    if name.startswith(("cosine", "share")):
-        return np.nanmean(values, axis=0)
-    return np.nan_to_num(values[-1], posinf=10.0, neginf=-10.0)
-
-
 def label(place: Setting) -> str:
     """Name a setting in a table."""
     return f"{place.layers} layers, {ARMS[place.objective].title}, {place.optimizer}"
@@ -237,11 +224,7 @@ def scores(results: Results) -> dict[str, Any]:
         for name, values in result.items():
             if values.ndim != 3 or np.isnan(values).all():
                 continue
-            rows = [
-                mean_interval(row) if np.isfinite(row).all() else None
-                for row in summarised(name, values)
-            ]
-            entry[name] = [r and {"mean": r[0], "low": r[1], "high": r[2]} for r in rows]
+            entry[name] = experiment.estimates(summarised(name, values))
     return found
 
 

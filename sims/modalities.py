@@ -31,34 +31,47 @@ Secondary claims and controls, corrected for their number by Holm's method:
 replicas); no verdict is drawn from such an arm. Training is in float32.
 
 The default run takes one to two minutes on two cores, --quick a few seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, loss and final score, what was read
+  tones.wav              the sound, without --wav
+  overview               scores of the change over training
+  loss                   held-out loss over training
+  matrices_MODALITY      the change of W_qk
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from modalities_figures import draw
-from modalities_models import LEARNING_RATE, MODALITIES, RATE, Setting, material, tones, train
+from parts.modalities.claims import MASKED, primary, score, secondary, undertrained
+from parts.modalities.figures import draw
+from parts.modalities.training import (
+    LEARNING_RATE,
+    MODALITIES,
+    RATE,
+    Results,
+    Setting,
+    material,
+    tones,
+    train,
+)
 
-from minattn import checks, experiment, sweep
-from minattn.arrays import Array
-from minattn.claims import Claim, above, at_most, below, holm, judge, mean_interval, table
+from minattn import experiment, sweep
+from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
 from minattn.data import write_wav
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 
 NAME = "modalities"
-MASKED, NEXT, MASKED_CAUSAL = "masked_bidirectional", "next_causal", "masked_causal"
-Results = dict[Setting, dict[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -81,14 +94,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Train every arm on every modality, then report."""
     options = parse(arguments)
     materials = load(options)
-    with experiment.result_folder(options.out) as folder:
+    digests = {name: facts["sha256"] for name, facts in materials.items()}
+    experiment.check_rerun(options, said(options), options.engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         settings = all_settings(options, materials)
         found = sweep.run_as_asked(train, settings, options, NAME)
         results = dict(zip(settings, found, strict=True))
         claims = [*primary(results), *holm(secondary(results))]
-        said = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-        said |= {"learning_rate": LEARNING_RATE}
-        summary = experiment.summary(NAME, said, options.seed, options.engine, claims)
+        summary = experiment.summary(NAME, said(options), options.seed, options.engine, claims)
         summary |= {"complete": True, "training": training_rows(results)}
         summary |= {"scores": scores(results), "materials": materials}
         experiment.write_json(folder.path("summary.json"), summary)
@@ -97,9 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
         draw(results, {name: entry["title"] for name, entry in materials.items()}, folder)
         folder.complete()
     report(results, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -109,25 +120,20 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--modalities", metavar="LIST", help=f"comma-separated, of {known} (default all)"
     )
-    for name in ("replicas", "steps", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=1)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     parser.add_argument("--wav", type=Path, metavar="FILE", help="a PCM WAV file")
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     options.modalities = chosen_modalities(options.modalities)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "width"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
-    checks.integer("--seed", options.seed, minimum=0)
     options.engine = choose(options.engine, "float32").name
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    return experiment.config(options, learning_rate=LEARNING_RATE)
 
 
 def chosen_modalities(asked: str | None) -> tuple[str, ...]:
@@ -168,67 +174,6 @@ def all_settings(options: Namespace, materials: dict[str, Any]) -> list[Setting]
         Setting(*place, **sizes, text=text, wav=wav, sha256=materials[place[0]]["sha256"])
         for place in places
     ]
-
-
-def primary(results: Results) -> Iterator[Claim]:
-    """Claims 1 to 4 of the docstring."""
-    for name in modalities(results):
-        masked, few = score(results, name, MASKED, "symmetry")
-        contrasts = {
-            MASKED_CAUSAL: "the mask alone makes the change of W_qk more symmetric",
-            NEXT: "masked bidirectional training makes the change more symmetric than next token",
-        }
-        for arm, text in contrasts.items():
-            other, few_too = score(results, name, arm, "symmetry")
-            claim, short = f"{name}: {text}", few or few_too
-            yield judge(claim, "difference > 0", masked - other, above(0), short)
-        values, few = score(results, name, NEXT, "dispersion")
-        claim = f"{name}: columns more spread than rows after next token"
-        yield judge(claim, "dispersion > 0", values, above(0), few)
-    residuals = [result["proof_residual"].ravel() for result in results.values()]
-    claim = "<Ghat, D> = -dL/dD along a full-rank D, every arm"
-    yield judge(claim, "residual < 1e-9", np.concatenate(residuals), at_most(1e-9))
-
-
-def secondary(results: Results) -> Iterator[Claim]:
-    """Claims 5 to 8 of the docstring."""
-    for name in modalities(results):
-        values, few = score(results, name, NEXT, "directionality")
-        claim = f"{name}: columns dominate after next token"
-        yield judge(claim, "directionality < 0", values, below(0), few)
-        masked, few_too = score(results, name, MASKED, "directionality")
-        claim = f"{name}: directionality, next token against masked bidirectional"
-        yield judge(claim, "difference < 0", values - masked, below(0), few or few_too)
-        values, few = score(results, name, MASKED_CAUSAL, "dispersion")
-        claim = f"{name}: columns more spread than rows after masked causal"
-        yield judge(claim, "dispersion > 0", values, above(0), few)
-        moved, few = score(results, name, MASKED, "norm")
-        alone, _ = score(results, name, MASKED, "norm", shuffled=True)
-        claim = f"control, {name}: shuffled symbols move W_qk less, masked bidirectional"
-        yield judge(claim, "ratio < 0.5", alone / moved, below(0.5), few)
-    start = next(iter(results.values()))["untrained_symmetry"]
-    yield judge("control: an untrained W_qk is not symmetric", "about 1/d", start, below(0.1))
-
-
-def modalities(results: Results) -> list[str]:
-    """Return the modalities that there are results of."""
-    return list(dict.fromkeys(place.modality for place in results))
-
-
-def score(
-    results: Results, modality: str, arm: str, name: str, shuffled: bool = False
-) -> tuple[Array, bool]:
-    """Return a score of the change at the end, the mean over layers (R,); whether undertrained."""
-    for place, result in results.items():
-        if (place.modality, place.arm, place.shuffled) == (modality, arm, shuffled):
-            values = np.nan_to_num(result[f"change_{name}"][-1], posinf=10.0, neginf=-10.0)
-            return values.mean(axis=0), undertrained(result)
-    raise KeyError(modality, arm, shuffled)
-
-
-def undertrained(result: dict[str, Array]) -> bool:
-    """Whether training did not get below the loss of symbol frequencies alone."""
-    return float(result["loss"][-1].mean()) >= float(result["goal"].mean())
 
 
 def report(results: Results, claims: list[Claim]) -> None:
@@ -273,8 +218,7 @@ def scores(results: Results) -> dict[str, Any]:
         for name, values in result.items():
             if values.ndim != 3 or name == "change_of_first_replica":
                 continue
-            rows = [mean_interval(row) if np.isfinite(row).all() else None for row in values[-1]]
-            entry[name] = [r and {"mean": r[0], "low": r[1], "high": r[2]} for r in rows]
+            entry[name] = experiment.estimates(values[-1])
     return found
 
 

@@ -39,41 +39,32 @@ layers; the learning rate is constant.
 
 Training is in float32 unless --dtype says otherwise. The default run takes about four minutes on
 two cores, --quick some ten seconds.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, and the results of each setting
+  metrics.csv            loss, symmetry and norm, a row a setting, replica, layer and step
+  overview               loss and symmetry over training
+  speed_up               net speed-up of each start over the plain one
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
-import numpy as np
-from symmetric_init_report import report, write
-from symmetric_init_training import (
-    MASKS,
-    SOURCES,
-    STARTS,
-    Setting,
-    form_symmetry,
-    net_speed_up,
-    train,
-    undertrained,
-)
+from parts.symmetric_init.claims import primary, secondary
+from parts.symmetric_init.report import report, write
+from parts.symmetric_init.training import MASKS, SOURCES, STARTS, Results, Setting, train
 
 from minattn import checks, experiment, sweep
-from minattn.arrays import Array
-from minattn.claims import Claim, Rule, above, below, holm, judge
-from minattn.data import load_text
+from minattn.claims import holm
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.params import DTYPES
 
 NAME = "symmetric_init"
-FASTER, NO_GAIN = above(0), 0.1
-Key = tuple[str, str, str]  # source, mask, start
-Results = dict[Key, dict[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -98,23 +89,20 @@ QUICK = Size(3, 30, 2, 16, 16, 8, 16, 5, 32)
 def main(arguments: list[str] | None = None) -> None:
     """Train every setting, then report."""
     options = parse(arguments)
-    if "text" in options.sources:
-        corpus = load_text(options.text)
-        for part in (corpus.train, corpus.validation):
-            part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
-    with experiment.result_folder(options.out) as folder:
+    corpus = experiment.load_windows(options) if "text" in options.sources else None
+    settings, engine = said(options), choose(options.engine, options.dtype).name
+    digests = {"text": corpus.sha256} if corpus is not None else {}
+    experiment.check_rerun(options, settings, engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         results = run_all(options)
         claims = [*primary(results), *holm(secondary(results))]
-        settings = {n: value for n, value in vars(options).items() if n not in ("out", "resume")}
-        settings["first"] = asdict(setting_of(options, *next(iter(results))))
-        engine = choose(options.engine, options.dtype).name
         summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+        if corpus is not None:
+            summary["text"] = experiment.text_facts(corpus)
         write(results, summary, folder)
         folder.complete()
     report(results, claims)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
@@ -122,30 +110,26 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser = experiment.parser(NAME, __doc__)
     text = f"comma-separated, of {', '.join(SOURCES)} (default all)"
     parser.add_argument("--sources", default=",".join(SOURCES), metavar="LIST", help=text)
-    for name in ("replicas", "steps", "layers", "width"):
-        text = f"default {getattr(FULL, name)}, with --quick {getattr(QUICK, name)}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, layers=1, width=1)
     parser.add_argument(
         "--penalty-weight", type=float, default=1.0, help="of |W_qk|/|sym W_qk| (default 1)"
     )
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of training")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     options.sources = experiment.names(options.sources, "--sources", SOURCES)
-    for field, value in asdict(QUICK if options.quick else FULL).items():
-        if getattr(options, field, None) is None:
-            setattr(options, field, value)
-    for name in ("replicas", "steps", "layers", "width"):
-        checks.integer(f"--{name}", getattr(options, name), minimum=1)
     if options.width % 2:
         checks.fail("--width", options.width, "an even number, for two heads")
     checks.real("--penalty-weight", options.penalty_weight, minimum=0.0)
-    checks.integer("--seed", options.seed, minimum=0)
     return options
+
+
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    first = setting_of(options, options.sources[0], MASKS[0], next(iter(STARTS)))
+    return experiment.config(options, first=asdict(first))
 
 
 def run_all(options: Namespace) -> Results:
@@ -177,65 +161,6 @@ def setting_of(options: Namespace, source: str, mask: str, start: str) -> Settin
         text=None if options.text is None else str(options.text.resolve()),
         **{field: getattr(options, field) for field in Size.__dataclass_fields__},
     )
-
-
-def compare(text: str, one: dict[str, Array], other: dict[str, Array], rule: Rule) -> Claim:
-    """Judge the net speed-up of one run over another."""
-    predicted = f"net speed-up {'> 0' if rule == FASTER else f'< {NO_GAIN:g}'}"
-    return judge(text, predicted, net_speed_up(one, other), rule, undertrained(one, other))
-
-
-def primary(results: Results) -> Iterator[Claim]:
-    """Claims 1 to 5 of the docstring."""
-    for source in dict.fromkeys(source for source, *_ in results):
-        free = {start: results[source, "bidirectional", start] for start in STARTS}
-        causal = {s: results[source, "causal", s] for s in STARTS if s != "redrawn"}
-        text = f"{source}: a symmetric start is faster"
-        yield compare(text, free["symmetric"], free["random"], FASTER)
-        text = f"{source}: a symmetric start at the plain norm is faster"
-        yield compare(text, free["symmetric_matched"], free["random"], FASTER)
-        text = f"{source}, causal mask: a symmetric start gains nothing"
-        yield compare(text, causal["symmetric"], causal["random"], below(NO_GAIN))
-        one, other = free["symmetric"], causal["symmetric"]
-        text = f"{source}: from the symmetric start the causal mask keeps less symmetry"
-        values = form_symmetry(one) - form_symmetry(other)
-        bad = undertrained(one, other)
-        yield judge(text, "bidirectional - causal > 0", values, above(0), bad)
-        text = f"{source}, causal mask: symmetry is lost in a quarter of training"
-        yield judge(text, "symmetry < 0.5", form_symmetry(other, 0.25), below(0.5), bad)
-        for mask, runs in (("bidirectional", free), ("causal", causal)):
-            text = f"{source}, {mask} mask: penalising asymmetry gains nothing"
-            yield compare(text, runs["penalty"], runs["random"], below(NO_GAIN))
-
-
-def secondary(results: Results) -> Iterator[Claim]:
-    """Claims 6 to 9 of the docstring."""
-    pairs = {
-        ("symmetric_matched", "random"): "symmetric below plain, at the plain norm",
-        ("symmetric", "random_matched"): "symmetric below plain, at the symmetric norm",
-        ("random_matched", "random"): "plain at the symmetric norm below plain",
-    }
-    for source in dict.fromkeys(source for source, *_ in results):
-        for mask in MASKS:
-            for (one, other), text in pairs.items():
-                runs = [results[source, mask, start] for start in (other, one)]
-                values = np.subtract(*(run["loss"][-1] for run in runs))
-                claim = f"{source}, {mask} mask, final loss: {text}"
-                yield judge(claim, "difference > 0", values, above(0), undertrained(*runs))
-            run = results[source, mask, "penalty"]
-            claim = f"{source}, {mask} mask: the penalty makes W_qk symmetric"
-            bad = undertrained(run)
-            yield judge(claim, "symmetry > 0.9", form_symmetry(run), above(0.9), bad)
-        free, causal = (results[source, mask, "random"] for mask in MASKS)
-        values, bad = form_symmetry(free) - form_symmetry(free, 0.0), undertrained(free)
-        claim = f"{source}: masked training makes the plain start symmetric"
-        yield judge(claim, "after - before > 0", values, above(0), bad)
-        values, bad = form_symmetry(free) - form_symmetry(causal), undertrained(free, causal)
-        claim = f"{source}: and more so than under the causal mask"
-        yield judge(claim, "bidirectional - causal > 0", values, above(0), bad)
-        claim = f"{source}, control: other initial draws gain nothing"
-        redrawn = results[source, "bidirectional", "redrawn"]
-        yield compare(claim, redrawn, free, below(NO_GAIN))
 
 
 if __name__ == "__main__":

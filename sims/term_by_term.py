@@ -29,33 +29,38 @@ Claims, each of which must hold to rounding in every arm:
   8. In layer 0, the contributions of tokens, of positions and across the two add up to Ghat.
 
 The default run takes about ten seconds on two cores, --quick a little less.
+
+Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
+  summary.json           how it was run; every claim, and what each arm is made of
+  terms.csv              every term, with all that is said of it above
+  beta, symbols          coefficients; shares by symbol
+  running_sum, parts     how fast terms add up to Ghat; where its energy lies
+  Ghat, change           the update, and what training has changed
+  blocks_Ghat            Ghat as a form on tokens and positions; blocks_change: the change
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from term_by_term_dissection import (
+from parts.term_by_term.claims import judge_all
+from parts.term_by_term.dissection import (
     Dissection,
     Terms,
     norm,
     parts,
-    step_gap,
-    symmetry_gap,
 )
-from term_by_term_figures import draw, largest_terms, side_by_side
+from parts.term_by_term.figures import draw, largest_terms, side_by_side
 from tqdm import tqdm
 
 from minattn import checks, experiment
-from minattn.claims import Claim, at_most, judge, table
+from minattn.claims import Claim, table
 from minattn.comparison import ARMS, Task, chain_task, text_task
 from minattn.config import TransformerConfig
-from minattn.data import load_text
+from minattn.data import Corpus
 from minattn.descent import product_change
 from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
@@ -81,56 +86,51 @@ QUICK = {"steps": 50, "width": 16, "length": 10}
 def main(arguments: list[str] | None = None) -> None:
     """Train the arms, take their updates apart, then report."""
     options = parse(arguments)
-    task = make_task(options)
+    corpus = experiment.load_windows(options) if options.source == "text" else None
+    task = make_task(options, corpus)
     engine = choose(options.engine, "float64").name
-    with experiment.result_folder(options.out) as folder:
+    digests = {"text": corpus.sha256} if corpus is not None else {}
+    experiment.check_rerun(options, said(options), engine, digests)
+    with experiment.result_folder(options.out, options.format) as folder:
         with tqdm(total=options.steps * len(ARMS), unit="step", dynamic_ncols=True) as bar:
             arms = [dissect(arm, task, options, engine, bar) for arm in ARMS]
         claims = list(judge_all(arms))
         found = [facts(arm) for arm in arms]
-        settings = {name: value for name, value in vars(options).items() if name != "out"}
-        settings |= {"optimizer": repr(OPTIMIZER), "batch_size": BATCH_SIZE}
-        summary = experiment.summary(NAME, settings, options.seed, engine, claims)
+        summary = experiment.summary(NAME, said(options), options.seed, engine, claims)
+        if corpus is not None:
+            summary["text"] = experiment.text_facts(corpus)
         write(arms, summary | {"arms": found}, folder)
         folder.complete()
     report(arms, found, claims, options.top)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
     parser.add_argument("--source", choices=SOURCES, default="lag2", help="default lag2")
-    for name, value in FULL.items():
-        text = f"default {value}, with --quick {QUICK[name]}"
-        parser.add_argument(f"--{name}", type=int, help=text)
+    parser.add_sizes(FULL, QUICK, steps=0, width=1, length=4)
     parser.add_argument("--layers", type=int, default=1, help="of the model (default 1)")
     parser.add_argument("--layer", type=int, default=0, help="to look at, from 0 (default 0)")
     parser.add_argument("--top", type=int, default=6, help="terms in the tables (default 6)")
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--text", type=Path, metavar="PATH", help="a UTF-8 file or folder (default: Python's help)"
-    )
+    parser.add_text()
     options = parser.parse_args(arguments)
-    for name, value in (QUICK if options.quick else FULL).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    least = {"steps": 0, "width": 1, "length": 4, "layers": 1, "layer": 0, "top": 0, "seed": 0}
-    for name, minimum in least.items():
+    for name, minimum in (("layers", 1), ("layer", 0), ("top", 0)):
         checks.integer(f"--{name}", getattr(options, name), minimum)
     if options.layer >= options.layers:
         checks.fail("--layer", options.layer, f"a layer within 0..{options.layers - 1}")
     return options
 
 
-def make_task(options: Namespace) -> Task:
-    """Return the task, its text long enough."""
-    if options.source == "text":
-        corpus = load_text(options.text)
-        for part in (corpus.train, corpus.validation):
-            part.sample(1, options.length, np.random.default_rng(0))  # or say that it is short
+def said(options: Namespace) -> dict[str, Any]:
+    """Return what a summary says of the settings."""
+    return experiment.config(options, optimizer=repr(OPTIMIZER), batch_size=BATCH_SIZE)
+
+
+def make_task(options: Namespace, corpus: Corpus | None) -> Task:
+    """Return the task of a text, or of chains."""
+    if corpus is not None:
         return text_task("text", 1, corpus, options.layers)
     lag = {"lag1": 1, "lag2": 2, "iid": None}[options.source]
     return chain_task(options.source, 1, N_SYMBOLS, lag, options.layers, options.seed)
@@ -200,42 +200,6 @@ def one_window(arm: str, task: Task, options: Namespace) -> Batch:
         weights=batch.weights[chosen],
         mask=batch.mask,
     )
-
-
-def judge_all(arms: list[Dissection]) -> Iterable[Claim]:
-    """Yield the claims of the docstring, each over all arms."""
-    rows: list[tuple[str, str, float, list[float]]] = [
-        (
-            "Ghat W_k = -dL/dW_q and Ghat^T W_q = -dL/dW_k",
-            "residual",
-            1e-10,
-            [float(arm.update.residual[0]) for arm in arms],
-        ),
-        (
-            "<Ghat, D> = -dL/dD along a full-rank D",
-            "residual",
-            1e-9,
-            [arm.proof_residual for arm in arms],
-        ),
-    ]
-    for family, words in (("as_key", "keys"), ("as_query", "queries")):
-        sums = [abs(sum(arm.symbol_shares[family].values()) - 1) for arm in arms]
-        rows.append((f"shares sum to 1 over the symbols as {words}", "|sum - 1|", 1e-12, sums))
-    ends = [float(arm.running[0][-1]) for arm in arms]
-    rows.append(("the running sum of the terms ends at Ghat", "distance / |Ghat|", 1e-12, ends))
-    energies = [abs(sum(parts(arm.total).values()) - 1) for arm in arms]
-    rows.append(("energies of symmetric and skew part add up", "|sum - 1|", 1e-12, energies))
-    slopes = [symmetry_gap(arm) for arm in arms]
-    rows.append(("the terms' effects on symmetry add up", "residual", 1e-9, slopes))
-    gaps = [step_gap(arm) for arm in arms]
-    rows.append(("one SGD step, eta = 1, moves W_qk by the exact formula", "residual", 1e-10, gaps))
-    if all(arm.contributions for arm in arms):
-        left = [sum(arm.contributions.values()) - arm.total for arm in arms]
-        gaps = [norm(gap) / norm(arm.total) for gap, arm in zip(left, arms, strict=True)]
-        text = "tokens', positions' and cross contributions add up to Ghat"
-        rows.append((text, "distance / |Ghat|", 1e-12, gaps))
-    for text, measure, limit, values in rows:
-        yield judge(text, f"{measure} < {limit:g}", np.array(values), at_most(limit))
 
 
 def report(

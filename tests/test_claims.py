@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minattn import intervals
 from minattn.claims import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -389,3 +390,8 @@ def test_a_qualified_verdict_wraps():
 def test_unknown_verdicts_are_refused(verdict):
     with pytest.raises(ValueError, match="verdict"):
         claim(verdict=verdict)
+
+
+def test_infinite_scores_are_brought_within_reach():
+    values = np.array([-np.inf, -3.0, np.nan, np.inf])
+    assert intervals.finite(values).tolist() == [-intervals.REACH, -3.0, 0.0, intervals.REACH]

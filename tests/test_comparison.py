@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import minattn as ma
-from minattn.comparison import ARMS, Training, chain_task, text_task, train
+from minattn.comparison import ARMS, Training, chain_task, frequency_loss, text_task, train
+from minattn.objectives import Batch
 
 HOW = Training(
     width=8,
@@ -85,3 +86,12 @@ def test_text_has_no_known_optimum(tmp_path):
     written = [task.written(token) for token in range(task.n_symbols + 1)]
     assert written[-1] == "■"
     assert {"␣", "↵", "a", "b", "c"} == set(written[:-1])
+
+
+def test_the_loss_of_frequencies_counts_the_asked_positions_only():
+    tokens, targets, weights = np.array([0, 0, 0, 1]), np.zeros((1, 2, 3), int), np.zeros((1, 2, 3))
+    targets[0, 0, 0] = targets[0, 1, 1] = 2  # never seen
+    weights[0, 0, 0], weights[0, 1, 2] = 1, 3
+    test = Batch(inputs=targets, targets=targets, weights=weights, mask="causal")
+    expected = -(np.log(1 / 7) + 3 * np.log(4 / 7)) / 4
+    np.testing.assert_allclose(frequency_loss(tokens, 3, test), [expected])

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from minattn import plots
 
@@ -47,6 +48,38 @@ def test_coefficients_have_their_tokens_on_both_axes(drawn):
     for axis in (axes.xaxis, axes.yaxis):
         assert [label.get_text() for label in axis.get_ticklabels()] == ["a", "b"]
     assert axes.images[0].get_clim() == (-2, 2)
+
+
+def test_long_sequences_are_thinned_to_what_can_be_read(drawn):
+    tokens = [str(place) for place in range(32)]
+    figure = drawn(plots.coefficients([("arm", np.eye(32), tokens)], "title"))
+    shown = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert shown == tokens[::2]
+
+
+@pytest.mark.parametrize("width", [4.0, 13.0])
+@pytest.mark.parametrize("ending", ["png", "pdf"])
+def test_no_text_is_too_small_in_a_printed_column(tmp_path, width, ending):
+    figure = plots.figure(width, 3)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label="line")
+    axes.set_xticks([0, 1], ["small", "labels"], fontsize=3)
+    axes.set_title("large", fontsize=30)
+    axes.legend(fontsize=2)
+    plots.save(figure, tmp_path / f"figure.{ending}")
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
+    printed = min(1.0, plots.COLUMN / width)
+    assert min(sizes) * printed >= plots.SMALLEST - 1e-9
+    assert max(sizes) == 30
+
+
+def test_equal_figures_are_equal_files(tmp_path):
+    for name in ("a.pdf", "b.pdf", "a.png", "b.png"):
+        plots.save(plots.matrices([("one", np.eye(3))], "title"), tmp_path / name)
+    for ending in ("pdf", "png"):
+        one, two = ((tmp_path / f"{name}.{ending}").read_bytes() for name in "ab")
+        assert one == two
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_zero_matrices_can_be_drawn(drawn):

@@ -221,17 +221,35 @@ if __name__ == "__main__":
 """
 
 
-def run_script(tmp_path, store, workers=1, scheduler=""):
+IN_A_PACKAGE = """
+from parts.one.training import main
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def run_script(tmp_path, store, workers=1, scheduler="", packaged=False):
     sims = tmp_path / "sims"
     sims.mkdir(exist_ok=True)
     (sims / "helper.py").write_text("def square(x):\n    return x * x\n")
-    (sims / "script.py").write_text(SCRIPT)
+    script = SCRIPT
+    if packaged:
+        (sims / "parts" / "one").mkdir(parents=True, exist_ok=True)
+        (sims / "parts" / "__init__.py").touch()
+        name = 'if __name__ == "__main__":'
+        text = SCRIPT.replace(name, "def main():").replace("from helper", "from parts.one.helper")
+        (sims / "parts" / "one" / "training.py").write_text(text)
+        (sims / "helper.py").rename(sims / "parts" / "one" / "helper.py")
+        script = IN_A_PACKAGE
+    (sims / "script.py").write_text(script)
     command = [sys.executable, sims / "script.py", store, str(workers), scheduler]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
 
 
-def test_functions_of_a_script_reach_processes(tmp_path, store):
-    assert run_script(tmp_path, store, workers=2) == "13\n"
+@pytest.mark.parametrize("packaged", [False, True])
+def test_functions_of_a_script_reach_processes(tmp_path, store, packaged):
+    assert run_script(tmp_path, store, workers=2, packaged=packaged) == "13\n"
 
 
 @pytest.fixture(scope="module")
@@ -274,5 +292,9 @@ def test_numbers_of_a_cluster_are_those_of_this_process(store, cluster):
         np.testing.assert_array_equal(value, there[0][name])
 
 
-def test_functions_of_a_script_reach_workers_that_lack_its_folder(tmp_path, store, cluster):
-    assert run_script(tmp_path, store, scheduler=cluster.scheduler_address) == "13\n"
+@pytest.mark.parametrize("packaged", [False, True])
+def test_functions_of_a_script_reach_workers_that_lack_its_folder(
+    tmp_path, store, cluster, packaged
+):
+    address = cluster.scheduler_address
+    assert run_script(tmp_path, store, scheduler=address, packaged=packaged) == "13\n"

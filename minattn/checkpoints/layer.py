@@ -93,7 +93,8 @@ class Layer:
         if self.b_k is not None:
             k = k + self.b_k[:, None]
         keys = np.repeat(k, self.heads // self.key_heads, axis=0)
-        return q @ keys.swapaxes(1, 2)
+        products: Array = q @ keys.swapaxes(1, 2)
+        return products
 
     def folded(self) -> Layer:
         """Fold the norm's gain and shift in: W_qk becomes diag(g) W_qk diag(g), on normalised rows.

@@ -119,7 +119,8 @@ class Checkpoint:
             checks.fail("path", f"{name!r} of shape {shape}", f"{axes} axes, replicas first")
         if self._replica >= shape[0]:
             checks.fail("replica", self._replica, f"less than {shape[0]}, the file's replicas")
-        return self._file.read(name, self._replica, self._replica + 1)[0]
+        part: Array = self._file.read(name, self._replica, self._replica + 1)[0]
+        return part
 
     def _norm(self, stem: str, width: int) -> Norm | None:
         if not stem:

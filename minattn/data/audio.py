@@ -116,7 +116,8 @@ def write_wav(file: str | os.PathLike[str] | BinaryIO, samples: Array, rate: int
 def quantised(samples: Array, levels: int) -> Array:
     """Return samples in [-1, 1] as tokens 0..levels-1, after the mu-law."""
     companded = np.sign(samples) * np.log1p(_MU * abs(samples)) / np.log1p(_MU)
-    return np.minimum((companded + 1) / 2 * levels, levels - 1).astype(np.int64)
+    tokens: Array = np.minimum((companded + 1) / 2 * levels, levels - 1).astype(np.int64)
+    return tokens
 
 
 def _samples(frames: bytes, width: int) -> Array:

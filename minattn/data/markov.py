@@ -216,10 +216,11 @@ class MarkovChain:
         with np.errstate(divide="ignore"):
             start = np.log(self.stationary[tokens[:, : self.lag]])
             steps = np.log(self.transition[now, later])
-        return start.sum(axis=1) + steps.sum(axis=1)
+        logs: Array = start.sum(axis=1) + steps.sum(axis=1)
+        return logs
 
     def reversed(self) -> MarkovChain:
-        """The chain seen backwards in time: Q_ij = pi_j P_ji / pi_i, at the same lag.
+        """Return the chain seen backwards in time: Q_ij = pi_j P_ji / pi_i, at the same lag.
 
         Rows of symbols that never occur, of which time reversal says nothing, become pi.
         """
@@ -284,7 +285,8 @@ def _probability_rows(name: str, value: Any) -> Array:
             fail(name, f"row {number} with the value {bad[0]}", "probabilities")
         if abs(row.sum() - 1) > _ROW_TOLERANCE:
             fail(name, f"row {number} with the sum {row.sum():.6g}", "rows that sum to 1")
-    return rows / rows.sum(axis=1, keepdims=True)
+    normalised: Array = rows / rows.sum(axis=1, keepdims=True)
+    return normalised
 
 
 def _read_only(array: Array) -> Array:

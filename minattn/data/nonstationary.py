@@ -100,9 +100,9 @@ class DriftingChain:
         return law
 
     def next_token_optimum(self, N: int) -> float:
-        """Expected loss in nats of the exact next-token predictor on windows of N tokens.
+        """Return the expected loss of the exact next-token predictor on windows of N tokens.
 
-        The mean over the N - 1 targets of the entropy of each given all before it.
+        In nats, the mean over the N - 1 targets of the entropy of each given all before it.
         """
         law = self.position_law(N)
         lag, start = self.chain.lag, self.chain.stationary
@@ -154,7 +154,7 @@ class DriftingChain:
 
 
 def count_ratio(position_law: Array, diagonal: bool = False) -> Array:
-    """Expected number of pairs with each symbol as key, over that as query, under a causal mask.
+    """Return the expected number of pairs with each symbol as key over that as query, causal mask.
 
     Parameters
     ----------

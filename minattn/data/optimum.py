@@ -21,28 +21,40 @@ class ReplicaBatch(Protocol):
     """What one replica's batch has to offer: arrays of shape (B, n), and who sees whom."""
 
     @property
-    def inputs(self) -> Array: ...
+    def inputs(self) -> Array:
+        """Tokens as the model sees them."""
+
     @property
-    def targets(self) -> Array: ...
+    def targets(self) -> Array:
+        """Tokens to predict."""
+
     @property
-    def weights(self) -> Array: ...
+    def weights(self) -> Array:
+        """How much each position counts."""
+
     @property
-    def mask(self) -> Any: ...
+    def mask(self) -> Any:
+        """Who sees whom: a name or a boolean array (n, n)."""
 
 
 class MaskedObjective(Protocol):
     """How inputs were hidden: selected at `rate`, then masked, redrawn or kept by `replace`."""
 
     @property
-    def rate(self) -> float: ...
+    def rate(self) -> float:
+        """Share of the positions selected."""
+
     @property
-    def mask_symbol(self) -> int: ...
+    def mask_symbol(self) -> int:
+        """The symbol that hides a token."""
+
     @property
-    def replace(self) -> tuple[float, float, float]: ...
+    def replace(self) -> tuple[float, float, float]:
+        """Shares of the selected positions that are masked, redrawn and kept."""
 
 
 def next_token_optimum(chain: MarkovChain, length: int) -> float:
-    """Expected loss of the exact next-token predictor on windows of a chain.
+    """Return the expected loss of the exact next-token predictor on windows of a chain.
 
     Parameters
     ----------

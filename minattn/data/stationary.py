@@ -24,11 +24,14 @@ def entropies(rows: Array) -> Array:
     (...) array
         In nats, with 0 log 0 = 0.
     """
-    return 0.0 - (rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=-1)
+    entropy: Array = 0.0 - (rows * np.log(np.where(rows > 0, rows, 1.0))).sum(axis=-1)
+    return entropy
 
 
 def closed_classes(transition: Array) -> list[Array]:
-    """Closed communicating classes: sets of states that reach one another and nothing else.
+    """Return the closed communicating classes.
+
+    They are the sets of states that reach one another and nothing else.
 
     Parameters
     ----------
@@ -55,7 +58,7 @@ def closed_classes(transition: Array) -> list[Array]:
 
 
 def stationary_law(transition: Array) -> Array:
-    """The law pi with pi P = pi, each entry to a relative accuracy near that of the type.
+    """Return the law pi with pi P = pi, each entry to a relative accuracy near that of the type.
 
     Parameters
     ----------

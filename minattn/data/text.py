@@ -91,7 +91,8 @@ class TextSource:
         if not isinstance(rng, np.random.Generator):
             fail("rng", repr(rng), "a numpy.random.Generator")
         starts = rng.integers(windows, size=(B, 1))
-        return self.tokens[starts + np.arange(N)]
+        windows_drawn: Array = self.tokens[starts + np.arange(N)]
+        return windows_drawn
 
 
 @dataclass(frozen=True, eq=False, repr=False)

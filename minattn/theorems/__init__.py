@@ -1,10 +1,11 @@
-"""The theory's numbered statements as executable checks.
+r"""The theory's numbered statements as executable checks.
 
-    import minattn as ma
-    ma.theorems.check("Prop A.7")          # a Claim: predicted, measured, interval, verdict, found
-    ma.theorems.check_all(draws=200)       # a quick look at all of them
-    for claim in ma.theorems.check_all():  # all of them, in well under a minute
-        print(claim.claim, claim.verdict, claim.found, sep="\\n", end="\\n\\n")
+>>> import minattn as ma
+>>> ma.theorems.check("Prop A.9").verdict
+'holds exactly'
+
+A check returns a `Claim`: predicted, measured, interval, verdict and what was found; `check_all`
+checks them all in well under a minute, as `sims/theorem_ledger.py` does.
 
 Source: "The underlying structures of self-attention: symmetry, directionality, and emergent
 dynamics in Transformer training", ICML 2025. Statements are given in our own words.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minattn.arrays import Array
-from minattn.claims import mean_interval
+from minattn.intervals import mean_interval
 from minattn.theorems.registry import Outcome, Trial, statement
 from minattn.theorems.sampling import settled_by
 from minattn.theorems.trained import STEPS, trained_models

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minattn.arrays import Array
-from minattn.claims import mean_interval
+from minattn.intervals import mean_interval
 from minattn.scores import dispersion
 from minattn.theorems.registry import Outcome, Trial, statement
 from minattn.theorems.roles import (

@@ -38,12 +38,12 @@ def zero_queries(rng: np.random.Generator, W_q: Array, W_k: Array) -> tuple[Arra
 
 
 def first_order(G: Array, W_q: Array, W_k: Array, eta: float) -> Array:
-    """eta (G W_k W_k^T + W_q W_q^T G)."""
+    """Return eta (G W_k W_k^T + W_q W_q^T G)."""
     return np.asarray(eta * (G @ W_k @ W_k.T + W_q @ W_q.T @ G))
 
 
 def exact_change(G: Array, W_q: Array, W_k: Array, eta: float) -> Array:
-    """eta (G W_k W_k^T + W_q W_q^T G) + eta^2 G W_k W_q^T G."""
+    """Return eta (G W_k W_k^T + W_q W_q^T G) + eta^2 G W_k W_q^T G."""
     return first_order(G, W_q, W_k, eta) + eta**2 * G @ W_k @ W_q.T @ G
 
 

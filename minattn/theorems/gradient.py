@@ -72,12 +72,12 @@ def prop_21(trial: Trial, *, assemble: Assembly = weighted_outer_sum) -> Outcome
 
 
 def as_context(update: ImplicitUpdate, symbol: int) -> Array:
-    """The terms whose key is `symbol`."""
+    """Return the terms whose key is `symbol`."""
     return update.as_context(symbol)
 
 
 def as_query(update: ImplicitUpdate, symbol: int) -> Array:
-    """The terms whose query is `symbol`."""
+    """Return the terms whose query is `symbol`."""
     return update.as_query(symbol)
 
 

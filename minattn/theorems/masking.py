@@ -20,7 +20,7 @@ RateFormula: TypeAlias = Callable[[float], float]
 
 
 def odds(rate: float) -> float:
-    """p / (1 - p)."""
+    """Return p / (1 - p)."""
     return rate / (1 - rate)
 
 

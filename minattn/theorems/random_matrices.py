@@ -76,12 +76,12 @@ def prop_a15(
 
 
 def printed_variance(n: int, mean: float, deviation: float) -> float:
-    """n (2 s^4 + 4 mu^2), as printed."""
+    """Return n (2 s^4 + 4 mu^2), as printed."""
     return n * (2 * deviation**4 + 4 * mean**2)
 
 
 def gaussian_variance(n: int, mean: float, deviation: float) -> float:
-    """n (2 s^4 + 4 mu^2 s^2)."""
+    """Return n (2 s^4 + 4 mu^2 s^2)."""
     return n * (2 * deviation**4 + 4 * mean**2 * deviation**2)
 
 

@@ -43,7 +43,8 @@ def weighted_sums(
     beta (n,) fixed, root (d, d); z_i has independent entries of the given law.
     """
     z = law(rng, (draws, len(beta), len(root)))
-    return np.einsum("i,nij->nj", beta, z) @ root.T
+    sums: Array = np.einsum("i,nij->nj", beta, z) @ root.T
+    return sums
 
 
 def squared_norms(M: Array) -> tuple[Array, Array]:

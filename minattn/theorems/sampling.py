@@ -46,7 +46,8 @@ class Interval(NamedTuple):
     def draws_for(self, half_width: float) -> int:
         """Return how many draws would bring every interval down to a half-width."""
         quantile = NormalDist().inv_cdf(_level(self.value))
-        return max(FEWEST_DRAWS, math.ceil((quantile * np.max(self.spread) / half_width) ** 2))
+        needed = (quantile * float(np.max(self.spread)) / half_width) ** 2
+        return max(FEWEST_DRAWS, math.ceil(needed))
 
 
 def settled_by(draws: int) -> str:

@@ -31,7 +31,8 @@ Chain: TypeAlias = Callable[[list[Array], int], Array]
 
 def summed_again(x: Array, beta: Array) -> Array:
     """Sum once more over the N positions, on which the term does not depend."""
-    return x.shape[2] * weighted_outer_sum(x, beta)
+    total: Array = x.shape[2] * weighted_outer_sum(x, beta)
+    return total
 
 
 @statement(

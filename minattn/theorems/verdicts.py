@@ -33,7 +33,7 @@ def is_exact(residuals: ArrayLike, limit: float = ROUNDING) -> bool:
 
 
 def identity_rule(residuals: ArrayLike, limit: float = ROUNDING) -> str:
-    """An identity holds exactly if every residual, of any shape, is at most `limit`."""
+    """Hold exactly if every residual, of any shape, is at most `limit`."""
     return HOLDS_EXACTLY if is_exact(residuals, limit) else DOES_NOT_HOLD
 
 

@@ -4,18 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bidirectional_vs_causal as sim
 import numpy as np
 import pytest
+from parts.bidirectional_vs_causal import claims, film
+
+from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS
+from minattn.comparison import ARMS
+from minattn.params import W_qk
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import bidirectional_vs_causal as sim  # noqa: E402
-import bidirectional_vs_causal_claims as claims  # noqa: E402
-
-from minattn.claims import INCONCLUSIVE, UNDERTRAINED, VERDICTS  # noqa: E402
-from minattn.comparison import ARMS  # noqa: E402
-
 TINY = ["--quick", "--steps", "8", "--replicas", "2", "--width", "8"]
 REPORTED = {"claim", "predicted", "measured", "interval", "rule", "verdict"}
 
@@ -88,25 +86,14 @@ def test_a_choice_of_arms_and_sources_makes_the_claims_it_can(tmp_path, capsys):
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_bad_options_are_one_clear_line(options, message, tmp_path, capsys):
-    out = tmp_path / "run"
-    with pytest.raises(SystemExit) as ending:
-        sim.experiment.run(lambda: sim.main([*TINY, "--out", str(out), *options]))
-    assert ending.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+def test_bad_options_are_one_clear_line(options, message, refused):
+    assert message in refused(sim.main, *TINY, *options)
 
 
-def test_text_that_is_too_short_is_refused_before_training(tmp_path, capsys):
+def test_text_that_is_too_short_is_refused_before_training(tmp_path, refused):
     short = tmp_path / "short.txt"
     short.write_text("too short")
-    out = tmp_path / "run"
-    with pytest.raises(SystemExit):
-        sim.experiment.run(lambda: sim.main([*TINY, "--text", str(short), "--out", str(out)]))
-    assert capsys.readouterr().err.startswith("error: ")
-    assert not out.exists()
+    assert "N: got 16" in refused(sim.main, *TINY, "--text", str(short))
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path, capsys, monkeypatch):
@@ -128,6 +115,49 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys, monkeypatch):
     assert summary["scores"]["lag1"].keys() == {"next_causal", "masked_bidirectional"}
     assert not out.exists()
     assert str(kept) in capsys.readouterr().out
+
+
+def test_the_film_has_a_frame_a_record_and_changes_no_number(tmp_path, capsys):
+    from PIL import Image
+
+    options = [*TINY, "--sources", "lag2", "--dtype", "float64"]
+    sim.main([*options, "--out", str(tmp_path / "plain")])
+    sim.main([*options, "--film", "--out", str(tmp_path / "filmed")])
+    capsys.readouterr()
+    summaries = [
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("plain", "filmed")
+    ]
+    assert summaries[0] == summaries[1]
+    with Image.open(tmp_path / "filmed" / "film_lag2.gif") as image:
+        assert image.n_frames == 2  # steps 0 and 8
+    with pytest.raises(ValueError, match="--film: got 'text', needs one of 'lag2'"):
+        sim.parse([*options, "--film", "text"])
+
+
+def test_a_frame_is_W_qk_and_the_scores_so_far():
+    options = sim.parse([*TINY, "--sources", "lag1", "--steps", "20", "--film", "lag1"])
+    tasks, _ = sim.make_tasks(options)
+    cameras = {arm: film.Camera() for arm in ARMS}
+    how = sim.training(options)
+    runs = list(sim.run_all(tasks, options.arms, how, options.film, cameras))
+    for run, arm in zip(runs, ARMS, strict=True):
+        assert len(cameras[arm].frames) == len(run.history.steps) == 3
+        for frame, params in ((0, run.initial), (-1, run.history.params)):
+            np.testing.assert_array_equal(cameras[arm].frames[frame], W_qk(params)[0])
+    made, show = film.scene(runs, [cameras[run.arm].frames for run in runs])
+    show(1)
+    above, below = made.subfigs
+    images = [axes.images[0] for axes in above.axes if axes.images]
+    for image, arm in zip(images, ARMS, strict=True):
+        np.testing.assert_array_equal(image.get_array(), cameras[arm].frames[1])
+    assert len(below.axes) == len(film.SCORES)
+    thin, line, dot = below.axes[0].lines[:3]
+    assert thin.get_xdata().tolist() == [0, 10, 20]
+    assert line.get_xdata().tolist() == [0, 10]
+    assert dot.get_xdata().tolist() == [10]
+    expected = runs[0].metric("symmetry").mean(axis=1)
+    np.testing.assert_allclose(line.get_ydata(), expected[:2])
+    assert "step 10 of 20" in made.get_suptitle()
 
 
 def test_undertrained_arms_get_no_verdict(tmp_path, capsys):

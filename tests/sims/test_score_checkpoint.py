@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import score_checkpoint as sim
 from safetensors.numpy import save_file
 
+import minattn as ma
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import score_checkpoint as sim  # noqa: E402
-
-import minattn as ma  # noqa: E402
-
 SCORES = ("symmetry", "directionality", "directionality_published", "dispersion")
 
 
@@ -91,7 +88,7 @@ def test_every_layer_and_head_is_scored_beside_its_band(tmp_path, capsys):
     values = tower["by_layer"]["dispersion"]
     assert tower["scores"]["dispersion"]["median"] == pytest.approx(np.median(values))
     assert tower["scores"]["dispersion"]["low"] == pytest.approx(np.percentile(values, 25))
-    assert "tiny" not in json.dumps(summary["config"])
+    assert str(tmp_path) not in json.dumps(summary)  # where models lie is nobody's business
     printed = capsys.readouterr().out
     assert printed.count("\ndecoder  ") == 3
     assert max(map(len, printed.splitlines())) <= 100

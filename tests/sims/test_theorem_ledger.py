@@ -7,17 +7,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import theorem_ledger as sim
+from parts.theorem_ledger import figures, report
+
+from minattn import theorems
+from minattn.theorems import bidirectional, dominance
+from minattn.theorems.trained import trained_models
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import theorem_ledger as sim  # noqa: E402
-import theorem_ledger_figures as figures  # noqa: E402
-
-from minattn import theorems  # noqa: E402
-from minattn.theorems import bidirectional, dominance  # noqa: E402
-from minattn.theorems.trained import trained_models  # noqa: E402
-
 COLUMNS = ["statement", "source", "method", "predicted", "measured", "interval", "verdict"]
 COLUMNS += ["found", "function", "seconds"]
 FAST = ["--only", "Def 3.1, Remark A.13", "--only", "App. A.5.5"]
@@ -32,7 +29,8 @@ def everything(tmp_path_factory):
     """A run of all statements on two draws each, without figures."""
     out = tmp_path_factory.mktemp("all") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sim, "FIGURES", {})
+        for module in (sim, report):
+            patch.setattr(module, "FIGURES", {})
         for module in (bidirectional, dominance):  # two steps of training will do
             patch.setattr(module, "trained_models", lambda seed, _, n: trained_models(seed, 2, n))
         sim.main(["--draws", "2", "--out", str(out)])
@@ -68,17 +66,17 @@ def test_the_page_leads_from_each_row_to_its_section(everything):
     assert list(sections) == theorems.names()
     for row, (name, text) in zip(ledger(everything), sections.items(), strict=True):
         statement = next(s for s in theorems.statements() if s.name == name)
-        assert f"[{name}](#{sim._anchor(name)})" in page
+        assert f"[{name}](#{report._anchor(name)})" in page
         assert f"`{row['function']}`" in text
         for words in (statement.assumptions, statement.rule, row["found"], row["verdict"]):
-            assert sim._plain(words) in text
+            assert report._plain(words) in text
     rows = [line for line in page.splitlines() if line.startswith("| [")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in rows)
 
 
 def test_anchors_are_those_of_markdown_viewers():
     names = {"Thm 2.3 (17)": "thm-23-17", "App. A.5.5": "app-a55", "S25": "s25"}
-    assert {name: sim._anchor(name) for name in names} == names
+    assert {name: report._anchor(name) for name in names} == names
 
 
 def test_a_run_from_the_command_line(tmp_path):
@@ -96,7 +94,7 @@ def test_a_run_from_the_command_line(tmp_path):
     assert {"name", "config", "seeds", "engine", "threads", "versions"} <= summary.keys()
     assert [claim["verdict"] for claim in summary["claims"]] == [r["verdict"] for r in ledger(out)]
     assert sum(summary["verdicts"].values()) == 3
-    assert summary["config"]["draws"]["App. A.5.5"] == sim.QUICK_DRAWS
+    assert summary["config"]["statements"]["App. A.5.5"] == sim.QUICK_DRAWS
 
 
 def test_the_same_seed_gives_the_same_ledger_but_for_the_seconds(tmp_path):
@@ -111,11 +109,17 @@ def test_the_same_seed_gives_the_same_ledger_but_for_the_seconds(tmp_path):
 
 
 def test_draws_are_a_limit_for_all_and_a_number_for_those_asked_for():
-    options = sim.parse(["--draws", "5"])
-    assert (options.draws, options.exact_draws) == (5, False)
-    options = sim.parse(["--draws", "5", "--only", "S25"])
-    assert (options.draws, options.exact_draws, options.only) == (5, True, ("S25",))
-    assert not sim.parse(["--quick", "--only", "S25"]).exact_draws
+    def draws(*arguments):
+        return sim.said(sim.parse(arguments))["statements"]
+
+    own = {statement.name: statement.draws for statement in theorems.statements()}
+    assert draws() == own
+    assert draws("--draws", "5") == {name: min(5, number) for name, number in own.items()}
+    assert draws("--draws", "100", "--only", "S25") == {"S25": 100}
+    assert own["S25"] < 100
+    quick = draws("--quick")
+    assert quick == {name: min(sim.QUICK_DRAWS, number) for name, number in own.items()}
+    assert quick != own
 
 
 @pytest.mark.parametrize("name", sim.FIGURES)
@@ -148,14 +152,8 @@ def test_a_statement_with_a_figure_shows_it(tmp_path):
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_bad_options_are_one_clear_line(options, message, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ending:
-        sim.experiment.run(lambda: sim.main([*options, "--out", str(tmp_path / "run")]))
-    assert ending.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+def test_bad_options_are_one_clear_line(options, message, refused):
+    assert message in refused(sim.main, *options)
 
 
 def test_ctrl_c_leaves_what_was_there(tmp_path, capsys, monkeypatch):

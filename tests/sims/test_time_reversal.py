@@ -6,18 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import time_reversal as sim
 from hypothesis import given
 from hypothesis import strategies as st
+from parts.time_reversal import claims, training
+
+import minattn as ma
+from minattn.claims import VERDICTS
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "sims"))
-
-import time_reversal as sim  # noqa: E402
-import time_reversal_training as training  # noqa: E402
-
-import minattn as ma  # noqa: E402
-from minattn.claims import VERDICTS  # noqa: E402
-
 TINY = ["--quick", "--steps", "4", "--replicas", "2", "--width", "8"]
 
 
@@ -183,4 +180,4 @@ def test_causal_models_have_no_pair():
 def test_slope_of_a_line():
     x = (0.0, 0.5, 1.0)
     values = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 4.0]])
-    assert sim.slope(x, values) == pytest.approx([-2.0, 4.0])
+    assert claims.slope(x, values) == pytest.approx([-2.0, 4.0])

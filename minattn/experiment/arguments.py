@@ -1,0 +1,162 @@
+"""The arguments that every sim has, and those that several share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from minattn import checks
+from minattn.data import Corpus, load_text
+from minattn.engines.threads import available_cores
+from minattn.experiment import rerun
+from minattn.experiment.folder import FORMATS, RESULTS, result_folder
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints end like every other bad argument."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.sizes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+        self.least = {"seed": 0}
+
+    def add_sizes(self, full: Mapping[str, Any], quick: Mapping[str, Any], **options: int) -> None:
+        """Have sizes, which --quick makes smaller; `options` are those that can be given.
+
+        Parameters
+        ----------
+        full, quick : mapping
+            Size by name; what is not given becomes an attribute of the parsed options.
+        **options : int
+            The least value of each size that is an option.
+        """
+        self.sizes = (full, quick)
+        self.least |= options
+        for name in options:
+            text = f"default {full[name]}, with --quick {quick[name]}"
+            self.add_argument(f"--{name}", type=int, help=text)
+
+    def add_text(self) -> None:
+        """Add --text; `load_text` reads what it names."""
+        text = "a UTF-8 file or folder (default: Python's help)"
+        self.add_argument("--text", type=Path, metavar="PATH", help=text)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse, and settle what depends on other options, on a run to repeat or on the machine.
+
+        Raises
+        ------
+        ValueError
+            If an option is wrong, or could not be published after the run.
+        """
+        found = super().parse_args(args, namespace)
+        if getattr(found, "again", None) is not None:
+            found = self._repeat(args, found)
+        for name, value in self.sizes[getattr(found, "quick", False)].items():
+            if getattr(found, name, None) is None:
+                setattr(found, name, value)
+        for name, least in self.least.items():
+            if hasattr(found, name):
+                checks.integer(f"--{name}", getattr(found, name), least)
+        if getattr(found, "workers", 1) is None:
+            found.workers = 1 if found.quick else available_cores()
+        if getattr(found, "publish", False):
+            if found.format != "png":
+                checks.fail("--format", f"{found.format} beside --publish", "png: pages show it")
+            name = Path(self.prog).stem
+            with result_folder(RESULTS / "published" / name):
+                pass
+        return found
+
+    def _repeat(self, args: Sequence[str] | None, found: argparse.Namespace) -> argparse.Namespace:
+        """Return the options of the run that --from names, with those that are free beside it."""
+        run = rerun.read(found.again, Path(self.prog).stem)
+        unset = rerun.Unset()
+        blank = argparse.Namespace(**dict.fromkeys(vars(found), unset))
+        given = vars(super().parse_args(args, blank))
+        options = super().parse_args(rerun.as_arguments(self._actions, run))
+        for name, value in vars(found).items():
+            if name in rerun.FREE or (name in rerun.PLACES and given[name] is not unset):
+                setattr(options, name, value)
+            elif given[name] is not unset:
+                option = f"--{name.replace('_', '-')}"
+                checks.fail(option, "a value beside --from", "to be left to the run repeated")
+        for name in self.sizes[0]:
+            value = run["config"].get(name)
+            setattr(options, name, tuple(value) if isinstance(value, list) else value)
+        options.again = run
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the complaint instead of printing the usage and exiting."""
+        raise ValueError(message)
+
+
+def parser(name: str, description: str | None) -> Parser:
+    """Return an argument parser with the options that every sim has."""
+    made = Parser(
+        prog=f"sims/{name}.py",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--quick", action="store_true", help="a small run, to see that it works")
+    made.add_argument("--seed", type=int, default=0, help="fixes every draw (default 0)")
+    made.add_argument(
+        "--out",
+        type=Path,
+        default=RESULTS / name,
+        metavar="DIR",
+        help=f"the result folder itself (default {RESULTS / name})",
+    )
+    made.add_argument(
+        "--from",
+        dest="again",
+        type=Path,
+        metavar="SUMMARY",
+        help="repeat the run of this summary.json: its options, seed, engine and threads; refused "
+        "if the text is another one, and beside options that would change numbers",
+    )
+    made.add_argument(
+        "--format", choices=FORMATS, default="png", help="of the figures (default png)"
+    )
+    made.add_argument(
+        "--publish",
+        action="store_true",
+        help=f"also copy summary and figures to {RESULTS / 'published' / name}",
+    )
+    return made
+
+
+def names(value: str, option: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Read a comma-separated choice, in the order of `known`.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or none is given.
+    """
+    known = tuple(known)
+    chosen = [part.strip() for part in value.split(",") if part.strip()]
+    for name in chosen:
+        checks.one_of(option, name, known)
+    if not chosen:
+        checks.fail(option, repr(value), "one or more of " + ", ".join(known))
+    return tuple(name for name in known if name in chosen)
+
+
+def load_windows(options: argparse.Namespace) -> Corpus:
+    """Return the text of `Parser.add_text`.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, or a part is shorter than a window of `options.length`.
+    """
+    corpus = load_text(options.text)
+    for part in (corpus.train, corpus.validation):
+        part.sample(1, options.length, np.random.default_rng(0))
+    return corpus

@@ -1,0 +1,130 @@
+"""The folder of a run's results: filled beside the real one, and put in its place when complete."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from minattn import checks
+
+RESULTS = Path("results")
+FORMATS = ("png", "pdf")  # of figures
+
+
+class ResultFolder:
+    """A folder that a run fills beside the real one, and that takes its place when complete."""
+
+    def __init__(self, target: Path, partial: Path, figures: str) -> None:
+        self.target = target
+        self.partial = partial
+        self.figures = figures
+
+    def path(self, name: str) -> Path:
+        """Return where to write the file `name`."""
+        return self.partial / name
+
+    def figure(self, name: str) -> Path:
+        """Return where to write the figure `name`, given without an ending."""
+        return self.partial / f"{name}.{self.figures}"
+
+    def complete(self) -> None:
+        """Put the new folder in the place of the old one, as a whole."""
+        old = _beside(self.target, "old")
+        if self.target.exists():
+            self.target.rename(old)
+        self.partial.rename(self.target)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def keep_interrupted(self) -> Path:
+        """Keep what is done beside the target, whose own content stays as it was."""
+        kept = self.target.with_name(self.target.name + ".interrupted")
+        shutil.rmtree(kept, ignore_errors=True)
+        self.partial.rename(kept)
+        return kept
+
+
+@contextlib.contextmanager
+def result_folder(target: Path, figures: str = "png") -> Iterator[ResultFolder]:
+    """Open a `ResultFolder` for one run; its partial files are gone if the run fails.
+
+    Parameters
+    ----------
+    target : Path
+    figures : {"png", "pdf"}
+        Format of the run's figures.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be written, holds something that no run wrote, or another run is
+        writing to it.
+    """
+    from filelock import FileLock, Timeout
+
+    target = Path(os.path.realpath(target))  # a link stays, what it leads to is replaced
+    _check_target(target)
+    lock = FileLock(_beside(target, "lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        checks.fail("--out", f"{target}, which another run is writing to", "a folder of its own")
+    except OSError as error:
+        checks.fail("--out", f"{target} ({error.strerror})", "a folder that can be written")
+    partial, old = _beside(target, "partial"), _beside(target, "old")
+    try:
+        if old.exists() and not target.exists():  # a run was killed between two renames
+            old.rename(target)
+        for leftover in (partial, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial.mkdir()
+        yield ResultFolder(target, partial, figures)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        lock.release()
+        _beside(target, "lock").unlink(missing_ok=True)
+
+
+def _beside(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{kind}")
+
+
+def _check_target(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        checks.fail("--out", f"{target} ({error.strerror})", "a folder that can be made")
+    here = Path.cwd().resolve()
+    if target == here or target in here.parents:  # it would be renamed under our feet
+        checks.fail("--out", f"{target}, in which this process runs", "another folder")
+    if target.exists() and not target.is_dir():
+        checks.fail("--out", f"the file {target}", "a folder")
+    if target.is_dir() and any(target.iterdir()) and not (target / "summary.json").exists():
+        got = f"{target}, whose content no run has written"
+        checks.fail("--out", got, "a new or empty folder, or one with a summary.json to replace")
+
+
+def publish(folder: Path, name: str) -> Path:
+    """Copy a completed run's summary and figures to results/published/NAME.
+
+    Raises
+    ------
+    ValueError
+        If that folder cannot be written.
+    """
+    with result_folder(RESULTS / "published" / name) as published:
+        for file in sorted(folder.iterdir()):
+            if file.suffix in (".json", ".md", ".png", ".gif"):
+                shutil.copy(file, published.path(file.name))
+        published.complete()
+    return published.target
+
+
+def finish(options: argparse.Namespace, name: str) -> None:
+    """Say where the results are, and publish them if asked to."""
+    print(f"results in {options.out}")
+    if options.publish:
+        print(f"published in {publish(options.out, name)}")

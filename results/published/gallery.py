@@ -1,0 +1,199 @@
+"""The README's gallery: a sentence and a picture a sim, made from the published summaries.
+
+    python results/published/gallery.py           # prints it
+    python results/published/gallery.py --write   # puts it into the README
+
+A sentence is written for the verdicts that it rests on. If a published run has others, this fails,
+and the sentence is to be written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+README = FOLDER.parents[1] / "README.md"
+BEGIN, END = "<!-- gallery: made by results/published/gallery.py -->\n", "<!-- end of gallery -->\n"
+
+
+class Published:
+    """One published run, as sentences need it."""
+
+    def __init__(self, name: str) -> None:
+        self.summary = json.loads((FOLDER / name / "summary.json").read_text(encoding="utf-8"))
+
+    def number(self, claim: str, verdict: str, interval: bool = True) -> str:
+        """Return what was measured of the claim that begins so, which has to have this verdict."""
+        (found,) = (one for one in self.summary["claims"] if one["claim"].startswith(claim))
+        if found["verdict"] != verdict:
+            raise ValueError(f"{claim}: got {found['verdict']!r}, needs {verdict!r} or new words")
+        measured = short(found["measured"])
+        return f"{measured} [{', '.join(map(short, found['interval']))}]" if interval else measured
+
+
+def short(value: float) -> str:
+    """Write a number with two decimals and no leading zero."""
+    text = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def ends(values: list[float]) -> str:
+    """Write a range."""
+    return f"{short(min(values))} to {short(max(values))}"
+
+
+def bidirectional_vs_causal(run: Published) -> str:
+    """Say what the mask alone does."""
+    by = [run.number(f"{source}: the mask alone makes", "holds") for source in ("lag1", "lag2")]
+    one = run.number("lag1: next-token training makes", "holds", interval=False)
+    two = run.number("lag2: next-token training does not", "holds", interval=False)
+    return (
+        f"The mask alone decides: bidirectional instead of causal, it makes what training adds to "
+        f"W_qk more symmetric by {by[0]} on lag-1 and {by[1]} on lag-2 chains. Next-token training "
+        f"is symmetric ({one}) where attending to oneself is enough, and not ({two}) where it has "
+        f"to look back."
+    )
+
+
+def theorem_ledger(run: Published) -> str:
+    """Count verdicts."""
+    count = run.summary["verdicts"]
+    return (
+        f"Of {sum(count.values())} statements of the paper, {count['holds exactly']} hold exactly, "
+        f"{count['holds in expectation']} in expectation, {count['holds under a condition']} only "
+        f"under a condition that is named, and {count['does not hold']} do not hold."
+    )
+
+
+def term_by_term(run: Published) -> str:
+    """Say how many terms matter."""
+    arms = run.summary["arms"]
+    terms = [arm["terms"] for arm in arms]
+    ten, step = (
+        ends([arm[f"cosine_of_{what}"] for arm in arms]) for what in ("ten_terms", "sgd_step")
+    )
+    return (
+        f"Of the {min(terms)} to {max(terms)} terms of one update the ten largest point the same "
+        f"way as their whole sum, cosine {ten}; an SGD step on W_q and W_k does so less, {step}."
+    )
+
+
+def symmetric_init(run: Published) -> str:
+    """Say what a symmetric start gains."""
+    gain = run.number("text: a symmetric start is faster", "inconclusive")
+    cost = run.number("text, causal mask: a symmetric start gains nothing", "holds")
+    return (
+        f"A symmetric start gains nothing that can be told from chance under the bidirectional "
+        f"mask (net speed-up {gain} on text), and nothing under the causal one ({cost})."
+    )
+
+
+def time_reversal(run: Published) -> str:
+    """Say whether the assumption holds, and whether it is needed."""
+    agreement = run.number("trained, reversible: beta_ij agrees with beta_ji (l", "does not hold")
+    data = run.number("agreement is of the data", "holds", interval=False)
+    symmetry = run.number("cyclic chains: masked training still makes", "holds")
+    return (
+        f"beta_ij and beta_ji agree by {agreement} on reversible chains, by {data} less on cyclic "
+        f"ones, where 1 would be equal; W_qk becomes symmetric on cyclic chains all the same "
+        f"({symmetry})."
+    )
+
+
+def column_dominance(run: Published) -> str:
+    """Say which condition spreads columns."""
+    early = run.number("early symbols spread the columns, AdamW, softmax", "inconclusive")
+    found = [
+        run.number(f"the condition found (adamw softmax W_qk) spreads columns: {where}", "holds")
+        for where in ("fresh seeds", "text")
+    ]
+    return (
+        f"That early symbols spread the columns is not established as the authors train ({early}); "
+        f"AdamW on W_qk itself spreads them, by {found[0]} on chains and {found[1]} on text."
+    )
+
+
+def depth(run: Published) -> str:
+    """Say whether early layers deviate most."""
+    nearer = run.number("next token, causal, adamw, 6 layers: the first", "does not hold")
+    share = run.number("next token, causal: the first of 6 layers is moved", "does not hold")
+    return (
+        f"Early layers do not deviate most: after next-token training the first of six is nearer "
+        f"to the theory's direction than the last, by {nearer} in cosine, and other positions' "
+        f"losses make {share} of its update."
+    )
+
+
+def modalities(run: Published) -> str:
+    """Say where the contrast survives."""
+    by = [
+        run.number(f"{name}: masked bidirectional training makes the change more", "holds", False)
+        for name in ("text", "images", "sound")
+    ]
+    run.number("images: the mask alone", "inconclusive")
+    return (
+        f"Masked bidirectional training makes W_qk more symmetric than next-token training on text "
+        f"(by {by[0]}), images ({by[1]}) and sound ({by[2]}); that the mask alone does so is "
+        f"established on text and sound, not on images."
+    )
+
+
+def score_checkpoint(run: Published) -> str:
+    """Say how symmetric trained models are."""
+    found = []
+    for model in run.summary["models"]:
+        ((tower, facts),) = model["towers"].items()
+        symmetry, random = facts["scores"]["symmetry"], facts["null_band"]["symmetry"]
+        if min(facts["by_layer"]["symmetry"]) <= max(random):
+            raise ValueError(f"{model['name']}: got a layer like random ones, needs new words")
+        found.append(f"{short(symmetry['median'])} in {model['name']}, {tower}")
+    return (
+        f"Median symmetry of W_qk over layers: {'; '.join(found)}. Every layer of each is more "
+        f"symmetric than random factors of its shape."
+    )
+
+
+SHOWN: dict[str, tuple[str, Callable[[Published], str]]] = {
+    "bidirectional_vs_causal": ("matrices_lag2", bidirectional_vs_causal),
+    "theorem_ledger": ("prop_a7", theorem_ledger),
+    "term_by_term": ("running_sum", term_by_term),
+    "symmetric_init": ("speed_up", symmetric_init),
+    "time_reversal": ("overview", time_reversal),
+    "column_dominance": ("conditions", column_dominance),
+    "depth": ("scores", depth),
+    "modalities": ("overview", modalities),
+    "score_checkpoint": ("scores", score_checkpoint),
+}
+
+
+def gallery() -> str:
+    """Return the gallery as Markdown."""
+    rows = []
+    for name, (picture, sentence) in SHOWN.items():
+        path = f"results/published/{name}/{picture}.png"
+        image = f'<img src="{path}" alt="{picture} of {name}" width="360">'
+        page = f"[all of it](results/published/README.md#{name})"
+        rows.append(f"| {image} | **`{name}.py`** {sentence(Published(name))} {page} |\n")
+    return "| | |\n|---|---|\n" + "".join(rows)
+
+
+def placed(readme: str) -> str:
+    """Return the README with the gallery in its place."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{gallery()}\n{END}{after}"
+
+
+def main(arguments: list[str]) -> None:
+    """Print the gallery, or write it."""
+    if arguments == ["--write"]:
+        README.write_text(placed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(gallery(), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
