@@ -117,6 +117,7 @@ def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Arr
     """
     dtype = check_tape(config, params, tape)
     shape = (*tape.inputs.shape, config.vocab_size)
+    checks.on_host("dlogits", dlogits)
     dlogits = np.asarray(dlogits)
     kinds = "fciu" if dtype.kind == "c" else "fiu"
     if dlogits.shape != shape or dlogits.dtype.kind not in kinds:

@@ -103,12 +103,13 @@ def _layout(x: DeviceArray) -> tuple[bool, int]:
 
 
 def _readable(x: DeviceArray) -> DeviceArray:
-    return x if _layout(x)[1] else cupy.ascontiguousarray(x)
+    return x if _layout(x)[1] and min(x.strides) >= 0 else cupy.ascontiguousarray(x)
 
 
 def _writable(out: DeviceArray) -> DeviceArray:
     turned, distance = _layout(out)
-    return out if distance and not turned else cupy.empty(out.shape, out.dtype)
+    in_order = distance and not turned and min(out.strides) >= 0
+    return out if in_order else cupy.empty(out.shape, out.dtype)
 
 
 def _contiguous(out: DeviceArray) -> DeviceArray:

@@ -53,10 +53,15 @@ static ucontext_t scheduler;
 static size_t current;
 static int flags;  // threads that waited in this round with a posted value other than zero
 static void (*body)();
+static bool waits, broken;  // whether the kernel may wait; whether it waited though it may not
 
 static Thread& me() { return threads[current]; }
 
 static void wait(int place) {
+    if (!waits) {
+        broken = true;
+        return;
+    }
     me().place = place;
     swapcontext(&me().context, &scheduler);
 }
@@ -96,6 +101,11 @@ static bool run_block() {
         Thread& t = threads[i];
         t.index = {unsigned(i % blockDim.x), unsigned(i / blockDim.x % blockDim.y),
                    unsigned(i / blockDim.x / blockDim.y)};
+        if (!waits) {  // then a plain call does, and is faster
+            threadIdx = t.index;
+            body();
+            continue;
+        }
         t.place = -1;
         t.exchanges = 0;
         getcontext(&t.context);
@@ -104,7 +114,7 @@ static bool run_block() {
         t.context.uc_link = &scheduler;
         makecontext(&t.context, start, 0);
     }
-    for (bool alive = true; alive;) {
+    for (bool alive = waits; alive;) {
         alive = false;
         for (current = 0; current < size; current++) {
             if (!threads[current].place) continue;
@@ -117,10 +127,12 @@ static bool run_block() {
         for (size_t first = 0; first < size; first += 32)
             if (!agree(first, size - first < 32 ? size - first : 32)) return false;
     }
-    return true;
+    return !broken;
 }
 
-static bool run_grid(const unsigned* grid, const unsigned* block, void (*run)()) {
+static bool run_grid(const unsigned* grid, const unsigned* block, bool may_wait, void (*run)()) {
+    waits = may_wait;
+    broken = false;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     body = run;
@@ -144,11 +156,11 @@ void call(void (*kernel)(Types...), void** arguments) {
 
 }  // namespace cuda_on_cpu
 
-// What makes `kernel` callable from outside, as run_NAME(grid, block, arguments).
-#define CUDA_ON_CPU(kernel)                                                               \
-    static void** kernel##_arguments;                                                     \
-    extern "C" int run_##kernel(unsigned* grid, unsigned* block, void** arguments) {      \
-        kernel##_arguments = arguments;                                                   \
-        return cuda_on_cpu::run_grid(                                                     \
-            grid, block, [] { cuda_on_cpu::call(kernel, kernel##_arguments); });          \
+// What makes `kernel` callable from outside, as run_NAME(grid, block, arguments, waits).
+#define CUDA_ON_CPU(kernel)                                                                    \
+    static void** kernel##_arguments;                                                          \
+    extern "C" int run_##kernel(unsigned* grid, unsigned* block, void** arguments, int waits) { \
+        kernel##_arguments = arguments;                                                        \
+        return cuda_on_cpu::run_grid(                                                          \
+            grid, block, waits, [] { cuda_on_cpu::call(kernel, kernel##_arguments); });        \
     }

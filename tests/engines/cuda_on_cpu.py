@@ -32,13 +32,15 @@ class Kernel:
 
     def __init__(self, source, options, name):
         self.run = getattr(compiled(source, tuple(options)), f"run_{name}")
-        self.name = name
+        body = source.split(f" {name}(")[1].split('extern "C"')[0]
+        self.waits = bool(re.search(r"\b(warp_\w+|__\w+)\(", body))
 
     def __call__(self, grid, block, arguments):
         values = [_argument(value) for value in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         sizes = [(ctypes.c_uint * 3)(*size, *[1] * (3 - len(size))) for size in (grid, block)]
-        assert self.run(*sizes, pointers), f"{self.name}: threads of a warp wait in several places"
+        if not self.run(*sizes, pointers, self.waits):
+            raise RuntimeError("threads of one warp wait in different places")
 
 
 def _argument(value):

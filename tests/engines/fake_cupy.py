@@ -169,11 +169,11 @@ class CUDARuntimeError(RuntimeError):
     pass
 
 
-runtime = SimpleNamespace(
+_runtime = SimpleNamespace(
     driverGetVersion=lambda: 13000, getDeviceCount=lambda: 1, CUDARuntimeError=CUDARuntimeError
 )
 cuda = SimpleNamespace(
-    runtime=runtime,
+    runtime=_runtime,
     cublas=SimpleNamespace(
         sgemmStridedBatched=_strided_batched(ctypes.c_float),
         dgemmStridedBatched=_strided_batched(ctypes.c_double),
