@@ -8,10 +8,13 @@ cuBLAS is the definition of its batched product, on addresses.
 import contextlib
 import copy
 import ctypes
+from time import perf_counter
 from types import SimpleNamespace
 
 import numpy as np
 from cuda_on_cpu import Kernel
+
+__version__ = "stand-in"
 
 
 class ndarray:  # noqa: N801
@@ -169,10 +172,23 @@ class CUDARuntimeError(RuntimeError):
     pass
 
 
+class Event:
+    def record(self):
+        self.time = perf_counter()
+
+    def synchronize(self):
+        pass
+
+
 _runtime = SimpleNamespace(
-    driverGetVersion=lambda: 13000, getDeviceCount=lambda: 1, CUDARuntimeError=CUDARuntimeError
+    driverGetVersion=lambda: 13000,
+    getDeviceCount=lambda: 1,
+    getDeviceProperties=lambda number: {"name": b"a stand-in"},
+    CUDARuntimeError=CUDARuntimeError,
 )
 cuda = SimpleNamespace(
+    Event=Event,
+    get_elapsed_time=lambda before, after: 1e3 * (after.time - before.time),
     runtime=_runtime,
     cublas=SimpleNamespace(
         sgemmStridedBatched=_strided_batched(ctypes.c_float),
