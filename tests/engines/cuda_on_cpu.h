@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <tuple>
@@ -40,7 +41,9 @@ namespace cuda_on_cpu {
 const size_t STACK = 1 << 16;
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t context;  // where it starts
+    jmp_buf waiting;  // where it goes on: swapcontext would do, but asks the kernel every time
+    bool started;
     std::vector<char> stack = std::vector<char>(STACK);
     Dim3 index;
     int place;  // the line that it waits in, 0 once it has returned
@@ -49,7 +52,7 @@ struct Thread {
 };
 
 static std::vector<Thread> threads;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static size_t current;
 static int flags;  // threads that waited in this round with a posted value other than zero
 static void (*body)();
@@ -63,7 +66,7 @@ static void wait(int place) {
         return;
     }
     me().place = place;
-    swapcontext(&me().context, &scheduler);
+    if (!_setjmp(me().waiting)) _longjmp(scheduler, 1);
 }
 
 static void post(double value) { me().posted[me().exchanges % 2] = value; }
@@ -85,6 +88,15 @@ Real exchange(Real value, int offset, int place) {
 static void start() {
     body();
     me().place = 0;
+    _longjmp(scheduler, 1);
+}
+
+// Run a thread up to its next wait, or its end.
+__attribute__((noinline)) static void resume(Thread& t) {
+    if (_setjmp(scheduler)) return;
+    if (t.started) _longjmp(t.waiting, 1);
+    t.started = true;
+    setcontext(&t.context);
 }
 
 // Threads that wait together: a warp for exchanges, which returns as a whole or not at all.
@@ -107,11 +119,12 @@ static bool run_block() {
             continue;
         }
         t.place = -1;
+        t.started = false;
         t.exchanges = 0;
         getcontext(&t.context);
         t.context.uc_stack.ss_sp = t.stack.data();
         t.context.uc_stack.ss_size = STACK;
-        t.context.uc_link = &scheduler;
+        t.context.uc_link = nullptr;
         makecontext(&t.context, start, 0);
     }
     for (bool alive = waits; alive;) {
@@ -119,7 +132,7 @@ static bool run_block() {
         for (current = 0; current < size; current++) {
             if (!threads[current].place) continue;
             threadIdx = threads[current].index;
-            swapcontext(&scheduler, &threads[current].context);
+            resume(threads[current]);
             alive = alive || threads[current].place;
         }
         flags = 0;

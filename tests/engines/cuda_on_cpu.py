@@ -22,7 +22,7 @@ def compiled(source, options=()):
         code, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         names = "".join(f"CUDA_ON_CPU({name})\n" for name in NAME.findall(source))
         code.write_text(f'#include "{SHIM}"\n{source}\n{names}')
-        command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", *options]
+        command = [COMPILER, "-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", *options]
         subprocess.run([*command, str(code), "-o", str(library)], check=True)
         return ctypes.CDLL(str(library))
 
