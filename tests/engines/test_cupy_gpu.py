@@ -81,13 +81,29 @@ def test_an_update_says_what_it_cannot_write(device, primitive):
             close(value, wanted)
 
 
-@pytest.mark.parametrize("name", ["masked_softmax", "masked_scale"])
-def test_what_a_mask_hides_reaches_nothing(device, name):
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("masked_softmax", "scores"),
+        ("masked_softmax_backward", "d_weights"),
+        ("masked_scale", "scores"),
+    ],
+)
+def test_what_a_mask_hides_reaches_nothing(device, name, hidden):
     arrays = ALL[name].arrays(4, (2, 9, 3))
-    arrays["scores"][..., ~arrays["allowed"]] = np.nan
+    arrays[hidden][..., ~arrays["allowed"]] = np.nan
     for row, value in enumerate(on(choose("cupy"), ALL[name], arrays)[0][0, 0]):
         assert np.isfinite(value).all()
         assert not value[~arrays["allowed"][row]].any()
+
+
+def test_what_has_no_weight_reaches_nothing(device):
+    arrays = PURE["cross_entropy"].arrays(5, (2, 20, 40))
+    expected = on(choose("cupy"), PURE["cross_entropy"], arrays)
+    arrays["logits"][arrays["weights"] == 0] = np.nan
+    found = on(choose("cupy"), PURE["cross_entropy"], arrays)
+    for value, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value, wanted)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
