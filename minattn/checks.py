@@ -63,8 +63,15 @@ def one_of(name: str, value: Any, options: Iterable[str]) -> str:
     return value
 
 
+def on_host(name: str, value: Any) -> None:
+    """Fail if `value` is an array on a GPU, which NumPy would refuse in words of its own."""
+    if hasattr(value, "__cuda_array_interface__"):
+        fail(name, "an array on a GPU", "one on the host, such as cupy.asnumpy returns")
+
+
 def integers(name: str, value: Any, below: int | None = None) -> Array:
     """Return `value` as an array of int64 in [0, below), or fail naming the first that is not."""
+    on_host(name, value)
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
         fail(name, f"an array of {array.dtype}", "an array of integers")

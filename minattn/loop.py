@@ -22,7 +22,7 @@ from minattn.optim import Optimizer
 from minattn.params import below
 from minattn.randomness import generator
 from minattn.saving import load_arrays, save_arrays
-from minattn.step import Outcome, check_finite, pose, take
+from minattn.step import Outcome, check_finite, pose_for, take
 
 
 class Source(Protocol):
@@ -102,6 +102,7 @@ class Loop:
     def start(self, params: Params) -> Run:
         params = {name: np.array(value, order="C") for name, value in params.items()}
         state = self.optimizer.init({name: params[name] for name in self.trained})
+        params, state = self.engine.put((params, state))
         generators = [
             (generator(self.seed, "data", number), generator(self.seed, "objective", number))
             for number in self.numbers
@@ -137,15 +138,16 @@ class Loop:
         Gradients are those of loss and penalty together, the tape is of the loss alone. Arrays are
         used again in the next step, but for those of a tape, which observers may keep.
         """
-        problem, _ = pose(self.config, run.params, self.draw(run))
-        again = partial(take, self.engine, self.config, run.params, problem)
+        dtype = run.params["token_embedding"].dtype
+        problem = pose_for(self.config, len(self.numbers), dtype, self.draw(run))
+        again = partial(take, self.engine, self.config, run.params, self.engine.put(problem))
         taped = recording and not all(isinstance(one, Summing) for one in self.observers)
         watch = self.sums if recording and self.observers else None
         outcome = again(None if taped else self.buffers, taped, watch)
-        tape = outcome.tape() if taped else None
+        tape = self.engine.get(outcome.tape()) if taped else None
         value = None
         if self.penalty is not None:
-            value, grads = self.penalty(dict(run.params))
+            value, grads = self.penalty(self.engine.get(dict(run.params)))
             if np.shape(value) not in ((), (len(self.numbers),)):
                 got = f"a value of shape {np.shape(value)}"
                 checks.fail("penalty", got, f"one of shape {(len(self.numbers),)}")
@@ -156,8 +158,9 @@ class Loop:
                 if plain is None or plain.shape != gradient.shape or not real:
                     got = f"a gradient of {gradient.dtype} and shape {gradient.shape} for {name!r}"
                     checks.fail("penalty", got, "names and shapes of params, and real numbers")
-                outcome.grads[name] = plain + gradient.astype(plain.dtype)
-        check_finite(outcome, f"step {run.step}", self.numbers, partial(again, taped=True))
+                outcome.grads[name] = plain + self.engine.put(gradient.astype(plain.dtype))
+        retake = partial(again, taped=True)
+        check_finite(self.engine, outcome, f"step {run.step}", self.numbers, retake)
         return outcome, value, tape
 
     def draw(self, run: Run) -> Batch:
@@ -175,6 +178,7 @@ class Loop:
 
     def sums(self, tape: Tape) -> Params:
         """Return what the summing observers take from a block, by their place and name."""
+        tape = self.engine.get(tape)
         return {
             f"{place}.{name}": array
             for place, observer in enumerate(self.observers)
@@ -185,10 +189,12 @@ class Loop:
     def observe(
         self, run: Run, outcome: Outcome, penalty: Array | None, tape: Tape | None
     ) -> dict[str, Any]:
-        values: dict[str, Any] = {"loss": outcome.loss}
+        values: dict[str, Any] = {"loss": self.engine.get(outcome.loss)}
         if penalty is not None:
             values["penalty"] = penalty
-        params, grads = run.params, outcome.grads
+        if not self.observers:
+            return values
+        params, grads = self.engine.get((run.params, outcome.grads))
         if tape is not None:  # what an observer does to its arrays must not reach the training
             params = {name: value.copy() for name, value in params.items()}
             grads = {name: value.copy() for name, value in grads.items()}
@@ -230,8 +236,9 @@ class Loop:
         }
 
     def save(self, path: str | Path, run: Run) -> None:
-        arrays = {f"params.{name}": value for name, value in run.params.items()}
-        arrays |= {f"state.{name}": value for name, value in run.state.items()}
+        params, state = self.engine.get((run.params, run.state))
+        arrays = {f"params.{name}": value for name, value in params.items()}
+        arrays |= {f"state.{name}": value for name, value in state.items()}
         arrays |= {f"metrics.{name}": np.stack(v) for name, v in run.metrics.items()}
         arrays["steps"] = np.array(run.steps, np.int64)
         notes = {"step": run.step, "settings": self.settings(), "generators": run.streams()}
@@ -248,7 +255,7 @@ class Loop:
         run = self.start(params)
         for part, into in (("params.", run.params), ("state.", run.state)):
             for name, value in into.items():
-                into[name] = arrays[part + name]
+                into[name] = self.engine.put(arrays[part + name])
                 if into[name].dtype != value.dtype:
                     checks.fail("resume", f"{name} of {into[name].dtype}", f"{value.dtype}")
         run.rewind(notes["generators"])

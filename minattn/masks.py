@@ -33,6 +33,7 @@ def allowed_pairs(mask: Mask, length: int) -> Array:
     length = checks.integer("length", length, minimum=1)
     if isinstance(mask, str):
         return _named(checks.one_of("mask", mask, NAMES), length)
+    checks.on_host("mask", mask)
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != (length, length):
         needs = f"one of {NAMES} or a boolean array of shape {(length, length)}"

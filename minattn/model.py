@@ -80,7 +80,7 @@ def forward(
     tokens : (B, N) or (R, B, N) int array
         Symbols 0..V-1 and the mask symbol V. Two axes: the same for every replica.
     mask : {"causal", "strictly_causal", "bidirectional"} or (N, N) bool array
-    engine : {"auto", "numba", "numpy"}
+    engine : {"auto", "numba", "numpy", "cupy"}
 
     Raises
     ------
@@ -91,8 +91,9 @@ def forward(
     checks.flag("tape", tape)
     inputs = check_tokens(config, tokens, replicas)
     allowed = allowed_pairs(mask, inputs.shape[-1])
-    weights = by_layer(config, params)
-    logits, taped = run_forward(choose(engine, dtype), config, weights, inputs, allowed)
+    ready = choose(engine, dtype)
+    weights = by_layer(ready, config, ready.put(params))
+    logits, taped = ready.get(run_forward(ready, config, weights, ready.put(inputs), allowed))
     logits = logits.reshape(*inputs.shape, config.vocab_size)
     return (logits, taped) if tape else logits
 
@@ -116,15 +117,19 @@ def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Arr
     """
     dtype = check_tape(config, params, tape)
     shape = (*tape.inputs.shape, config.vocab_size)
+    checks.on_host("dlogits", dlogits)
     dlogits = np.asarray(dlogits)
     kinds = "fciu" if dtype.kind == "c" else "fiu"
     if dlogits.shape != shape or dlogits.dtype.kind not in kinds:
         got = f"{dlogits.dtype} of shape {dlogits.shape}"
         checks.fail("dlogits", got, f"{dtype} of shape {shape}")
     rows = dlogits.astype(dtype, copy=False).reshape(shape[0], -1, shape[-1])
+    engine = tape.engine
+    params, there, rows = engine.put((params, tape, rows))
     grads: Params = {}
-    for part in run_backward(tape.engine, config, by_layer(config, params), tape, rows):
-        grads |= part
+    for part in run_backward(engine, config, by_layer(engine, config, params), there, rows):
+        grads |= engine.get(part)
+    tape.layers = engine.get(there.layers)
     tape.grads = {name: np.ascontiguousarray(grads[name]) for name in params}
     return dict(tape.grads)
 
@@ -145,9 +150,10 @@ class Weights:
         return Weights(outer, layers)
 
 
-def by_layer(config: TransformerConfig, params: Params) -> Weights:
+def by_layer(engine: Reference, config: TransformerConfig, params: Params) -> Weights:
     """Sort checked parameters by layer."""
-    layers = [attention.joined(below(params, f"layers.{i}.")) for i in range(config.layers)]
+    numbers = range(config.layers)
+    layers = [attention.joined(below(params, f"layers.{i}."), engine.xp) for i in numbers]
     outer = {name: value for name, value in params.items() if not name.startswith("layers.")}
     return Weights(outer, layers)
 

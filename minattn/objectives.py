@@ -42,7 +42,8 @@ class Batch:
         shape = np.shape(self.inputs)
         if len(shape) not in (2, 3) or 0 in shape:
             checks.fail("inputs", f"shape {shape}", "shape (B, N) or (R, B, N), none of them 0")
-        for name in ("targets", "weights"):
+        for name in ("inputs", "targets", "weights"):
+            checks.on_host(name, getattr(self, name))
             if np.shape(getattr(self, name)) != shape:
                 got = f"shape {np.shape(getattr(self, name))}"
                 checks.fail(name, got, f"shape {shape}, as inputs have")

@@ -137,7 +137,7 @@ def held_out_loss(
     batch : Batch
     name : str
         What the history calls it.
-    engine : {"auto", "numba", "numpy"}
+    engine : {"auto", "numba", "numpy", "cupy"}
 
     Raises
     ------

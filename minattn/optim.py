@@ -31,6 +31,8 @@ class Optimizer(ABC):
         """Return the state before the first step."""
         if not isinstance(params, dict):
             checks.fail("params", type(params).__name__, "a dict of arrays")
+        for name, array in params.items():
+            checks.on_host(f"params[{name!r}]", array)
         state = {"step": np.zeros((), np.int64)}
         for moment in self._moments():
             state |= {f"{moment}.{name}": np.zeros_like(p) for name, p in params.items()}
@@ -52,6 +54,7 @@ class Optimizer(ABC):
                 odd = sorted(given.keys() ^ like.keys())
                 checks.fail(name, f"names that differ in {odd}", "those that fit params")
             for key, array in given.items():
+                checks.on_host(f"{name}[{key!r}]", array)
                 if np.shape(array) != like[key].shape:
                     needs = f"shape {like[key].shape}"
                     checks.fail(f"{name}[{key!r}]", f"shape {np.shape(array)}", needs)

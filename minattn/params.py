@@ -188,6 +188,7 @@ def check_params(config: TransformerConfig, params: Params) -> tuple[int, np.dty
     first = params["token_embedding"]
     for name, shape in shapes.items():
         array = params[name]
+        checks.on_host(f"params[{name!r}]", array)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fc":
             got_type = getattr(array, "dtype", type(array).__name__)
             checks.fail(f"params[{name!r}]", got_type, "a NumPy array of floats")

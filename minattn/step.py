@@ -39,10 +39,10 @@ class Problem:
     shares: Array
     allowed: Array
 
-    def of(self, replicas: slice, batch: slice = slice(None)) -> Problem:
+    def of(self, engine: Reference, replicas: slice, batch: slice = slice(None)) -> Problem:
         """Return the part of some replicas and some sequences."""
         inputs, targets, shares = (
-            np.ascontiguousarray(array[replicas, batch])
+            engine.xp.ascontiguousarray(array[replicas, batch])
             for array in (self.inputs, self.targets, self.shares)
         )
         return Problem(inputs, targets, shares, self.allowed)
@@ -77,7 +77,7 @@ def loss_and_grad(
     config : TransformerConfig
     params : dict of arrays
     batch : Batch
-    engine : {"auto", "numba", "numpy"}
+    engine : {"auto", "numba", "numpy", "cupy"}
 
     Raises
     ------
@@ -87,8 +87,10 @@ def loss_and_grad(
         If the loss or a gradient is infinite or NaN: it names layer and replica.
     """
     problem, dtype = pose(config, params, batch)
-    outcome = take(choose(engine, dtype), config, params, problem, taped=True)
-    check_finite(outcome, "loss_and_grad", range(len(outcome.loss)))
+    ready = choose(engine, dtype)
+    outcome = take(ready, config, *ready.put((params, problem)), taped=True)
+    check_finite(ready, outcome, "loss_and_grad", range(len(outcome.loss)))
+    outcome = ready.get(outcome)
     return outcome.loss, outcome.grads, outcome.tape()
 
 
@@ -106,7 +108,7 @@ def mean_loss(
     config : TransformerConfig
     params : dict of arrays
     batch : Batch
-    engine : {"auto", "numba", "numpy"}
+    engine : {"auto", "numba", "numpy", "cupy"}
     W_qk_offsets : dict of (R, H, d, d) arrays, optional
         By layer, what is added to each head's W_qk where it enters the scores.
 
@@ -117,11 +119,12 @@ def mean_loss(
     """
     problem, dtype = pose(config, params, batch)
     ready = choose(engine, dtype)
-    weights = by_layer(config, params)
-    logits, _ = run_forward(ready, config, weights, problem.inputs, problem.allowed, W_qk_offsets)
+    params, problem, offsets = ready.put((params, problem, W_qk_offsets))
+    weights = by_layer(ready, config, params)
+    logits, _ = run_forward(ready, config, weights, problem.inputs, problem.allowed, offsets)
     rows = logits.shape[:2]
     arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
-    return loss.forward(ready, logits, *arrays, out=logits)[0]
+    return ready.get(loss.forward(ready, logits, *arrays, out=logits)[0])
 
 
 def pose(config: TransformerConfig, params: Params, batch: Batch) -> tuple[Problem, np.dtype]:
@@ -133,6 +136,17 @@ def pose(config: TransformerConfig, params: Params, batch: Batch) -> tuple[Probl
         If they do not fit.
     """
     replicas, dtype = check_params(config, params)
+    return pose_for(config, replicas, dtype, batch), dtype
+
+
+def pose_for(config: TransformerConfig, replicas: int, dtype: np.dtype, batch: Batch) -> Problem:
+    """Check a batch against a model whose parameters have been checked.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit.
+    """
     if not isinstance(batch, Batch):
         checks.fail("batch", type(batch).__name__, "a minattn.Batch")
     inputs = check_tokens(config, batch.inputs, replicas)
@@ -142,7 +156,7 @@ def pose(config: TransformerConfig, params: Params, batch: Batch) -> tuple[Probl
     real = np.float32 if dtype == np.float32 else np.float64
     shares = loss.shares(weights).astype(real, copy=False)
     allowed = allowed_pairs(batch.mask, inputs.shape[-1])
-    return Problem(inputs, np.broadcast_to(targets, inputs.shape), shares, allowed), dtype
+    return Problem(inputs, np.broadcast_to(targets, inputs.shape), shares, allowed)
 
 
 def take(
@@ -162,9 +176,11 @@ def take(
     """
     replicas, batch, length = problem.inputs.shape
     buffers = Buffers() if buffers is None else buffers
-    chunks, shares = shards(replicas, batch, length, engine.threads)
-    weights = by_layer(config, params)
-    totals = buffers.gradients_like(params, len(shares))
+    chunks, shares = [slice(replicas)], [[slice(batch)]]
+    if engine.divides:
+        chunks, shares = shards(replicas, batch, length, engine.threads)
+    weights = by_layer(engine, config, params)
+    totals = buffers.gradients_like(engine.xp, params, len(shares))
     tasks: list[Task] = []
     for chunk in chunks:
         for blocks, grads in zip(shares, totals, strict=True):
@@ -172,7 +188,7 @@ def take(
                 engine=engine,
                 config=config,
                 weights=weights.of(chunk),
-                problem=problem.of(chunk),
+                problem=problem.of(engine, chunk),
                 blocks=blocks,
                 totals={name: total[chunk] for name, total in grads.items()},
                 buffers=buffers,
@@ -187,7 +203,7 @@ def take(
         for other in others:
             total += other[name]
     return Outcome(
-        loss=np.concatenate([_added([part.loss for part in group]) for group in groups]),
+        loss=engine.xp.concatenate([_added([part.loss for part in group]) for group in groups]),
         grads=first,
         tapes=[[tape for part in group for tape in part.tapes] for group in groups]
         if taped
@@ -219,6 +235,7 @@ def shards(
 
 
 def check_finite(
+    engine: Reference,
     outcome: Outcome,
     where: str,
     replicas: Sequence[int],
@@ -233,13 +250,10 @@ def check_finite(
     FloatingPointError
         Likewise.
     """
-    # A sum is finite only if its terms are, and needs no second array.
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = [np.add.reduce(gradient, axis=None) for gradient in outcome.grads.values()]
-    if np.isfinite(outcome.loss).all() and np.isfinite(sums).all():
+    if engine.all_finite([outcome.loss, *outcome.grads.values()]):
         return
     tape = (retake() if retake else outcome).tape()
-    for number, values in _in_order(outcome, tape):
+    for number, values in _in_order(*engine.get((outcome, tape))):
         for replica, name in enumerate(replicas):
             if not np.isfinite(values[replica]).all():
                 raise FloatingPointError(f"{where}: non-finite value in {number}, replica {name}")
@@ -307,7 +321,8 @@ class Task:
         self, engine: Reference, block: slice, add: Callable[..., object]
     ) -> tuple[Array, Tape]:
         """Run a block forward and backward: loss (R,) and tape; add gradients to the totals."""
-        config, weights, problem = self.config, self.weights, self.problem.of(slice(None), block)
+        config, weights = self.config, self.weights
+        problem = self.problem.of(engine, slice(None), block)
         logits, tape = run_forward(engine, config, weights, problem.inputs, problem.allowed)
         rows = logits.shape[:2]
         arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))

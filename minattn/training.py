@@ -84,7 +84,7 @@ def fit(
         ``AdamW()`` if not given.
     seed : int
         Together with the replica's number it fixes all draws.
-    engine : {"auto", "numba", "numpy"}
+    engine : {"auto", "numba", "numpy", "cupy"}
     replicas : int or list of int, optional
         Numbers of the replicas, 0..R-1 if not given: they fix their random streams, so that
         replica 5 can be run again alone.
@@ -159,7 +159,8 @@ def fit(
             loop.save(save, run)
         last = loop.finish(run)
     metrics = {name: np.stack(values) for name, values in last.metrics.items()}
-    return History(np.array(last.steps), metrics, last.params, loop.engine.name)
+    params = loop.engine.get(last.params)
+    return History(np.array(last.steps), metrics, params, loop.engine.name)
 
 
 def _check_save(path: Any) -> None:
@@ -227,5 +228,5 @@ class _progress:  # noqa: N801
 
     def _tick(self, loss: Array) -> None:
         if self._bar is not None:
-            self._bar.set_postfix(loss=f"{loss.mean():.3f}", refresh=False)
+            self._bar.set_postfix(loss=f"{float(loss.mean()):.3f}", refresh=False)
             self._bar.update()

@@ -213,7 +213,7 @@ def prove_update(
     params : dict of arrays
     batch : Batch
     layer, seed : int
-    engine : {"auto", "numba", "numpy"}
+    engine : {"auto", "numba", "numpy", "cupy"}
         For the left side.
 
     Raises

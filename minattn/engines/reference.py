@@ -7,7 +7,7 @@ Everything here is analytic where it can be, so that complex arrays may pass (co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from minattn.arrays import Array
 from minattn.engines.workspace import Workspace
 
 Result = TypeVar("Result")
+Tree = TypeVar("Tree")
 
 NORM_EPSILON = 1e-5
 GELU_SCALE = (2 / np.pi) ** 0.5
@@ -24,11 +25,16 @@ GELU_CUBIC = 0.044715
 
 
 class Reference:
-    """Engine "numpy": every primitive in a few lines of NumPy, one shard at a time."""
+    """Engine "numpy": every primitive in a few lines of NumPy, one shard at a time.
+
+    Primitives that an engine on other arrays can use as they are call its array module, `xp`.
+    """
 
     name = "numpy"
+    xp: Any = np
     dtypes: tuple[str, ...] = ("float64", "float32", "complex128")
     threads = 1
+    divides = True  # whether a step is cut into parts that stay in a core's cache
 
     def __init__(self, workspace: Workspace | None = None) -> None:
         self._workspace = workspace
@@ -45,10 +51,18 @@ class Reference:
         """Return the context that many steps in a row run in."""
         return nullcontext()
 
+    def put(self, tree: Tree) -> Tree:
+        """Return arrays, or what holds them, where this engine computes."""
+        return tree
+
+    def get(self, tree: Tree) -> Tree:
+        """Return arrays, or what holds them, where NumPy finds them: undoes `put`."""
+        return tree
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array for an output."""
         if self._workspace is None:
-            return np.empty(shape, dtype)
+            return self.xp.empty(shape, dtype)
         return self._workspace.empty(shape, dtype)
 
     def scratch(self) -> AbstractContextManager[object]:
@@ -113,7 +127,7 @@ class Reference:
 
         The weights of linear attention; as the map is its own transpose, also their backward.
         """
-        return _result(np.where(allowed, scores * scale, 0), out)
+        return _result(self.xp.where(allowed, scores * scale, 0), out)
 
     def cross_entropy(
         self, logits: Array, targets: Array, weights: Array, out: Array | None = None
@@ -134,6 +148,14 @@ class Reference:
         np.put_along_axis(gradient, index, np.take_along_axis(gradient, index, -1) - 1, axis=-1)
         return losses.sum(axis=-1), _result(weights[..., None] * gradient, out)
 
+    def embedding(self, table: Array, tokens: Array) -> Array:
+        """Return the rows of table (R, rows, d) that tokens (R, T) name: (R, T, d)."""
+        out = self.empty((*tokens.shape, table.shape[-1]), table.dtype)
+        replicas, rows, d = table.shape
+        places = tokens + rows * np.arange(replicas)[:, None]  # in all tables, one after another
+        np.take(table.reshape(-1, d), places, axis=0, out=out, mode="clip")
+        return out
+
     def embedding_gradient(self, tokens: Array, dx: Array, rows: int) -> Array:
         """Sum the gradients dx (R, T, d) of equal tokens (R, T) into rows: (R, rows, d)."""
         gradient = self.empty((dx.shape[0], rows, dx.shape[-1]), dx.dtype)
@@ -142,6 +164,12 @@ class Reference:
             np.add.at(gradient[replica], tokens[replica], dx[replica])
         return gradient
 
+    def all_finite(self, arrays: Iterable[Array]) -> bool:
+        """Return whether no entry of any of the arrays is infinite or NaN."""
+        # A sum is finite only if its terms are, and needs no second array.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite([np.add.reduce(array, axis=None) for array in arrays]).all())
+
     def layer_norm(self, x: Array, gain: Array, shift: Array) -> tuple[Array, Array, Array]:
         """Return gain n + shift, n and 1/s: n = (x - mean)/s, s^2 = population variance + eps.
 
@@ -149,7 +177,7 @@ class Reference:
         """
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
-        inverse = 1 / np.sqrt(variance + NORM_EPSILON)
+        inverse = 1 / self.xp.sqrt(variance + NORM_EPSILON)
         normed = centred * inverse
         return gain[:, None] * normed + shift[:, None], normed, inverse[..., 0]
 
@@ -164,11 +192,11 @@ class Reference:
 
     def gelu(self, u: Array) -> Array:
         """Return u (1 + tanh(c (u + k u^3))) / 2, the analytic form of GELU."""
-        return 0.5 * u * (1 + np.tanh(GELU_SCALE * (u + GELU_CUBIC * u * u * u)))
+        return 0.5 * u * (1 + self.xp.tanh(GELU_SCALE * (u + GELU_CUBIC * u * u * u)))
 
     def gelu_backward(self, u: Array, dy: Array) -> Array:
         """Return the gradient of u."""
-        tanh = np.tanh(GELU_SCALE * (u + GELU_CUBIC * u * u * u))
+        tanh = self.xp.tanh(GELU_SCALE * (u + GELU_CUBIC * u * u * u))
         slope = GELU_SCALE * (1 + 3 * GELU_CUBIC * u * u)
         return dy * 0.5 * (1 + tanh + u * (1 - tanh * tanh) * slope)
 
@@ -211,7 +239,7 @@ class Reference:
 
 def _result(value: Array, out: Array | None) -> Array:
     """Return `value`, in `out` where there is one."""
-    if out is None:
+    if out is None or out is value:
         return value
     out[...] = value
     return out

@@ -64,10 +64,15 @@ class Buffers:
         self._lasting: dict[tuple[int, int], Workspace] = {}
         self._free: list[Workspace] = []
 
-    def gradients_like(self, params: dict[str, Array], sets: int) -> list[dict[str, Array]]:
-        """Return uninitialised arrays of the shapes of `params`, in so many sets."""
+    def gradients_like(
+        self, xp: Any, params: dict[str, Array], sets: int
+    ) -> list[dict[str, Array]]:
+        """Return uninitialised arrays of the shapes of `params`, in so many sets.
+
+        `xp` is the module of their kind of arrays.
+        """
         while len(self._gradients) < sets:
-            self._gradients.append({n: np.empty(p.shape, p.dtype) for n, p in params.items()})
+            self._gradients.append({n: xp.empty(p.shape, p.dtype) for n, p in params.items()})
         return self._gradients[:sets]
 
     @contextlib.contextmanager

@@ -15,6 +15,7 @@ which is -beta_ij of the theory; then dq = dS k, dk = dS^T q, dv = A^T G.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +42,10 @@ class AttentionTape:
     output_gradient: Array | None = None  # G (R, B, H, N, h), set by backward
 
 
-def joined(p: Params) -> Params:
+def joined(p: Params, xp: Any = np) -> Params:
     """Return a layer's parameters with W_qkv (R, d, 3 H h) and b_qkv (R, 3 H h) beside them.
 
-    One product with [W_q W_k W_v] is faster than three.
+    One product with [W_q W_k W_v] is faster than three. `xp` is the module of their arrays.
     """
     p = dict(p)
     for letter in ("W", "b"):
@@ -52,7 +53,7 @@ def joined(p: Params) -> Params:
             parts = [p[f"{letter}_{name}"] for name in PROJECTIONS]
             lead = parts[0].shape[:-2]
             rows = [part.reshape(*lead, -1) for part in parts]
-            p[f"{letter}_qkv"] = np.concatenate(rows, axis=-1)
+            p[f"{letter}_qkv"] = xp.concatenate(rows, axis=-1)
     return p
 
 
@@ -72,7 +73,7 @@ def forward(
     d, heads, h = p["W_q"].shape[1:]
     qkv = linear.forward(engine, x, p["W_qkv"], p.get("b_qkv"))  # 1
     q, k, v = _by_head(qkv, len(allowed), heads)
-    k, v = _hide_unseen(k, v, allowed)
+    k, v = _hide_unseen(engine, k, v, allowed)
     S = engine.pair_products(q, k, allowed)  # 2
     if W_qk_offset is not None:
         S = S + _bilinear(x, W_qk_offset, len(allowed))
@@ -133,12 +134,13 @@ def _by_head(qkv: Array, N: int, heads: int) -> tuple[Array, Array, Array]:
     return q, k, v
 
 
-def _hide_unseen(k: Array, v: Array, allowed: Array) -> tuple[Array, Array]:
+def _hide_unseen(engine: Reference, k: Array, v: Array, allowed: Array) -> tuple[Array, Array]:
     """Set keys and values that no query may see to zero: zero times NaN would not be zero."""
     seen = np.asarray(allowed.any(axis=0))
     if seen.all():
         return k, v
-    return np.where(seen[:, None], k, 0), np.where(seen[:, None], v, 0)
+    seen = engine.xp.asarray(seen)[:, None]
+    return engine.xp.where(seen, k, 0), engine.xp.where(seen, v, 0)
 
 
 def _bilinear(x: Array, M: Array, N: int) -> Array:

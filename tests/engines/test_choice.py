@@ -42,7 +42,7 @@ def test_an_engine_may_be_given_as_it_is():
 
 @pytest.mark.parametrize("asked", ["numby", "NumPy", "", None, 1, Reference])
 def test_an_unknown_engine_is_refused_by_name(asked):
-    with pytest.raises(ValueError, match=r"engine: got .*, needs one of 'auto', 'numpy', 'numba'"):
+    with pytest.raises(ValueError, match=r"engine: got .*, needs one of 'auto', .*, 'cupy'"):
         choose(asked)
 
 
@@ -65,7 +65,7 @@ def test_without_numba_the_choice_falls_on_numpy(without_numba):
 
 
 def test_without_numba_the_named_engine_says_why(without_numba):
-    with pytest.raises(ValueError, match=r"engine: got 'numba', which cannot run: .*numba"):
+    with pytest.raises(ValueError, match=r"engine: got 'numba', which cannot run here, .*numba"):
         choose("numba")
 
 

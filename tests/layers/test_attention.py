@@ -131,7 +131,7 @@ def test_softmax_gradient_by_hand(engine):
 def test_an_unseen_key_reaches_nothing_even_if_its_value_is_nan(engine, kind):
     allowed = np.array([[True, False], [True, False]])
     S = np.array([[1.0, np.nan], [1.0, np.inf]]).reshape(1, 1, 1, 2, 2)
-    _, v = attention._hide_unseen(*[np.array([[2.0, 3], [np.nan, 4]])] * 2, allowed)
+    _, v = attention._hide_unseen(choose(engine), *[np.array([[2.0, 3], [np.nan, 4]])] * 2, allowed)
     o, A = attention.attend(choose(engine), S, v.reshape(1, 1, 1, 2, 2), allowed, kind)
     weight = 1.0 if kind == "softmax" else 1 / np.sqrt(2)
     np.testing.assert_allclose(A[0, 0, 0], [[weight, 0], [weight, 0]])
