@@ -17,6 +17,7 @@ from minattn.objectives import Batch
 from minattn.step import loss_and_grad, pose, take
 
 ENGINES = ("numba", "numpy")
+NAMES = (*ENGINES, "torch eager", "torch SDPA", "torch compiled", "jax")
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from benchmark_contestants import ENGINES, admit
-from benchmark_results import Found, noise, row
+from benchmark_results import Found, noise, row, timed
 from benchmark_settings import Setting
 from benchmark_timing import claim, quartiles, take_turns
 
@@ -44,27 +44,23 @@ def curves(quick: bool) -> list[Curve]:
 
 def measure(curve: Curve, options: Namespace) -> Found:
     """Time the points of one curve, and judge the slope of the compiled engine's."""
-    found = Found()
+    found, points = Found(), []
     makers = {name: options.makers[name] for name in DRAWN if name in options.makers}
-    points = []
     for value in curve.values:
         setting = replace(BASE, **{curve.size: value})
         contestants, left_out = admit(makers, setting, options.seed)
         times = take_turns(contestants, options.rounds)
         points.append(times)
-        found.left_out |= left_out
-        found.lines += noise(times)
-        found.rows += [
-            row("curves", name, seconds, "s", setting, curve=curve.size)
-            for name, seconds in times.seconds.items()
-        ]
-    calm = all(times.calm for times in points)
-    for name in set.intersection(*(set(times.seconds) for times in points)):
+        rows = timed("curves", times, setting, curve=curve.size)
+        found.add(Found(rows, lines=noise(times), left_out=left_out))
+    for name in points[-1].seconds:
         slopes = upper_slopes(curve.values, [times.seconds[name] for times in points])
         found.rows.append(row("curves", name, slopes, "slope", curve=curve.size))
-        found.lines.append(f"time against {curve.size}: {name} {quartiles(slopes).median:.2f}")
+        told = f"{name} {quartiles(slopes).median:.2f}"
+        found.lines.append(f"slope of time against {curve.size}, upper end: {told}")
         if name == "numba" and curve.limit is not None:
             text = f"slope of time against {curve.size}, upper end"
+            calm = all(times.calm for times in points)
             found.claims.append(claim(text, slopes, curve.limit, calm))
     return found
 
@@ -78,19 +74,10 @@ def upper_slopes(values: tuple[int, ...], seconds: list[Array]) -> Array:
 
 def crossings(quick: bool) -> list[Setting]:
     """Return small models between which the faster engine changes."""
-    sizes = product((4, 8, 16, 32), (1, 8), (1, 16))
+    plain = {"vocabulary": 16, "layers": 1, "heads": 1, "dtype": "float64"}
     made = [
-        Setting(
-            width=d,
-            length=d,
-            batch=B,
-            vocabulary=16,
-            layers=1,
-            heads=1,
-            replicas=R,
-            dtype="float64",
-        )
-        for d, B, R in sizes
+        Setting(width=d, length=d, batch=B, replicas=R, **plain)
+        for d, B, R in product((4, 8, 16, 32), (1, 8), (1, 16))
     ]
     return made[:2] if quick else made
 
@@ -99,16 +86,8 @@ def measure_crossing(setting: Setting, options: Namespace) -> Found:
     """Time the two engines on a small model."""
     contestants, _ = admit({name: options.makers[name] for name in ENGINES}, setting, options.seed)
     times = take_turns(contestants, options.rounds)
-    rows = [
-        row("crossover", name, seconds, "s", setting) for name, seconds in times.seconds.items()
-    ]
     ratio = times.seconds["numba"] / times.seconds["numpy"]
+    rows = timed("crossover", times, setting)
     rows.append(row("crossover", "numba over numpy", ratio, "1", setting))
-    median, low, high = quartiles(ratio)
-    return Found(
-        rows,
-        lines=[
-            f"{setting}: numba over numpy {median:.2f} ({low:.2f} to {high:.2f})",
-            *noise(times),
-        ],
-    )
+    told = "{:.2f} ({:.2f} to {:.2f})".format(*quartiles(ratio))
+    return Found(rows, lines=[f"{setting}: numba over numpy {told}", *noise(times)])

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmark_contestants import NAMES
+from benchmark_results import Rows
 
 from minattn import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-CONTESTANTS = ("numba", "numpy", "torch eager", "torch SDPA", "torch compiled", "jax")
-Rows = Sequence[dict[str, Any]]
 
 
 def draw(rows: Rows) -> dict[str, Figure]:
@@ -30,8 +29,9 @@ def draw(rows: Rows) -> dict[str, Figure]:
 
 def look(name: str) -> dict[str, Any]:
     """Return a contestant's colour and marker, the same in every figure."""
-    number = CONTESTANTS.index(name)
-    return {"color": plots.COLOURS[number], "marker": plots.MARKERS[number], "markersize": 5}
+    number = NAMES.index(name)
+    style = {"color": plots.COLOURS[number], "marker": plots.MARKERS[number]}
+    return style | {"linestyle": plots.LINES[number], "markersize": 5}
 
 
 def over_floor(rows: Rows) -> Figure:
@@ -40,7 +40,7 @@ def over_floor(rows: Rows) -> Figure:
     settings = list(dict.fromkeys(row["setting"] for row in chosen))
     made = plots.figure(8.6, 0.32 * len(settings) + 2.2)
     axes = made.subplots()
-    for name in CONTESTANTS:
+    for name in NAMES:
         own = [row for row in chosen if row["of"] == name]
         if own:
             places = [settings.index(row["setting"]) for row in own]
@@ -60,7 +60,8 @@ def over_floor(rows: Rows) -> Figure:
 def _spread(axes: Axes, rows: Rows, places: Sequence[float], name: str) -> None:
     medians = np.array([row["median"] for row in rows])
     ends = [[row["median"] - row["low"], row["high"] - row["median"]] for row in rows]
-    axes.errorbar(medians, places, xerr=np.transpose(ends), linestyle="", label=name, **look(name))
+    points = look(name) | {"linestyle": ""}
+    axes.errorbar(medians, places, xerr=np.transpose(ends), label=name, **points)
 
 
 def curves(rows: Rows) -> Figure:
@@ -71,7 +72,7 @@ def curves(rows: Rows) -> Figure:
     made.suptitle("Time of a training step against its sizes")
     panels = made.subplots(1, len(sizes), squeeze=False)[0]
     for size, axes in zip(sizes, panels, strict=True):
-        for name in CONTESTANTS:
+        for name in NAMES:
             own = [row for row in timed if (row["curve"], row["of"]) == (size, name)]
             if own:
                 values = [row[size] for row in own]
@@ -89,7 +90,7 @@ def memory(rows: Rows) -> Figure:
     """Draw the peak memory of a step, setting by setting."""
     chosen = [row for row in rows if row["unit"] == "MiB"]
     settings = list(dict.fromkeys(row["setting"] for row in chosen))
-    names = [name for name in CONTESTANTS if any(row["of"] == name for row in chosen)]
+    names = [name for name in NAMES if any(row["of"] == name for row in chosen)]
     made = plots.figure(8.6, 0.7 * len(settings) + 1.8)
     axes = made.subplots()
     height = 0.8 / len(names)
@@ -102,6 +103,7 @@ def memory(rows: Rows) -> Figure:
         axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=8)
     axes.set_yticks(range(len(settings)), settings)
     axes.set_ylim(len(settings) - 0.5, -0.5)
+    axes.set_axisbelow(True)
     plots.tidy(axes, title="Peak memory of a training step", xlabel="MiB above the level before it")
     plots.legend_below(made, axes, len(names))
     return made

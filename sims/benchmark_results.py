@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmark_contestants import NAMES
 from benchmark_timing import CALM, Times, quartiles
 
 from minattn.arrays import Array
@@ -15,6 +16,8 @@ from minattn.claims import DOES_NOT_HOLD, HOLDS, Claim
 
 OUTCOMES = {HOLDS: "met", DOES_NOT_HOLD: "not met"}
 TOO_NOISY, NO_PEER = "too noisy", "no peer"
+STEPS = ("standard", "replicas", "feed_forward")  # parts that time steps against peers
+Rows = Sequence[dict[str, Any]]
 HEADER = ("target", "measured", "quartiles", "limit", "outcome")
 WIDTHS = (49, 8, 18, 8, 9)
 
@@ -44,6 +47,11 @@ def row(
     # Six digits: there are no more in a time.
     spread = {name: float(f"{end:.6g}") for name, end in quartiles(values)._asdict().items()}
     return {"part": part, "of": of, "unit": unit, **spread, "rounds": len(values), **sizes, **more}
+
+
+def timed(part: str, times: Times, setting: Any, **more: Any) -> list[dict[str, Any]]:
+    """Return a row of seconds for every contestant."""
+    return [row(part, of, values, "s", setting, **more) for of, values in times.seconds.items()]
 
 
 def cells(claim: Claim) -> tuple[str, ...]:
@@ -104,9 +112,7 @@ def page(found: Found, threads: int, figures: Iterable[str]) -> str:
         markdown(HEADER, map(cells, found.claims)),
         *remarks(found),
         *(f"![{name}]({name}.png)" for name in figures),
-        "## Milliseconds a step",
         _times(found.rows),
-        "## Small models: which engine is faster",
         _crossover(found.rows),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -118,21 +124,20 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _times(rows: list[dict[str, Any]]) -> str:
-    parts = ("standard", "replicas", "feed_forward")
-    timed = [row for row in rows if row["part"] in parts and row["unit"] == "s"]
-    names = list(dict.fromkeys(row["of"] for row in timed))
-    by_setting: dict[str, dict[str, str]] = {}
-    for row in timed:
-        by_setting.setdefault(row["setting"], {})[row["of"]] = f"{1e3 * row['median']:.3g}"
-    lines = [[key, *(ms.get(name, "-") for name in names)] for key, ms in by_setting.items()]
-    return markdown(("setting", *names), lines) if timed else ""
+def _times(rows: Rows) -> str:
+    steps = [row for row in rows if row["part"] in STEPS and row["unit"] == "s"]
+    names = [name for name in (*NAMES, "floor") if any(row["of"] == name for row in steps)]
+    medians: dict[str, dict[str, str]] = {}
+    for row in steps:
+        medians.setdefault(row["setting"], {})[row["of"]] = f"{1e3 * row['median']:.3g}"
+    lines = [[setting, *(ms.get(name, "-") for name in names)] for setting, ms in medians.items()]
+    table = markdown(("setting", *names), lines)
+    return f"## Milliseconds a step\n\n{table}" if steps else ""
 
 
-def _crossover(rows: list[dict[str, Any]]) -> str:
+def _crossover(rows: Rows) -> str:
     chosen = [row for row in rows if row["part"] == "crossover" and row["unit"] == "1"]
-    header = ("setting", "numba / numpy", "quartiles")
-    lines = [
-        (r["setting"], f"{r['median']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}") for r in chosen
-    ]
-    return markdown(header, lines) if chosen else ""
+    numbers = [[f"{row[name]:.2f}" for name in ("median", "low", "high")] for row in chosen]
+    lines = [[row["setting"], *cells] for row, cells in zip(chosen, numbers, strict=True)]
+    table = markdown(("setting", "numba / numpy", "quartile", "quartile"), lines)
+    return f"## Small models: which engine is faster\n\n{table}" if chosen else ""

@@ -9,7 +9,7 @@ from textwrap import fill
 
 import numpy as np
 from benchmark_contestants import ENGINES, admit
-from benchmark_results import Found, noise, row
+from benchmark_results import Found, noise, row, timed
 from benchmark_settings import Setting
 from benchmark_timing import Contestant, Times, claim, take_turns
 
@@ -92,11 +92,9 @@ def measure(part: str, judge: Judge, setting: Setting, options: Namespace) -> Fo
     contestants, left_out = admit(options.makers, setting, options.seed)
     times = take_turns([*contestants, matrix_product(setting.dtype)], options.rounds)
     least = floor(setting, times)
-    rows = [row(part, "floor", least, "s", setting)]
-    for name, seconds in times.seconds.items():
-        if name != PRODUCT:
-            rows.append(row(part, name, seconds, "s", setting))
-            rows.append(row(part, name, seconds / least, "floors", setting))
+    rows = [*timed(part, times, setting), row(part, "floor", least, "s", setting)]
+    for one in contestants:
+        rows.append(row(part, one.name, times.seconds[one.name] / least, "floors", setting))
     return Found(rows, [judge(setting, times)], told(setting, times, least), left_out)
 
 

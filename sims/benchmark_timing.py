@@ -104,7 +104,7 @@ def quartiles(values: Array) -> Quartiles:
 
 
 def at_most(limit: float) -> Rule:
-    """The median over rounds is at most `limit`, and so are both quartiles, or neither is."""
+    """Hold where median and quartiles over rounds are at most `limit`; fail where none is."""
 
     def decide(values: Array) -> Decision:
         median, low, high = quartiles(values)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from benchmark_results import Found, noise, row
+from benchmark_results import Found, noise, row, timed
 from benchmark_settings import Setting
 from benchmark_steps import SMALL
 from benchmark_timing import Contestant, claim, quartiles, take_turns
@@ -56,36 +56,31 @@ def accounts(quick: bool) -> list[Setting]:
 
 def measure_account(setting: Setting, options: Namespace) -> Found:
     """Time training without an observer, and with the account at some and at all steps."""
-    params, _ = setting.numbers(options.seed)
-    train = partial(
-        fit,
-        setting.config,
-        params,
-        MarkovChain.random(setting.vocabulary, concentration=0.1, seed=options.seed),
-        next_token,
-        steps=QUICK_STEPS if options.quick else STEPS,
-        batch_size=setting.batch,
-        length=setting.length + 1,
-        engine="numba",
-    )
-    watch = account(setting.config, params)
-    contestants = [Contestant(name="no observer", step=train)] + [
-        Contestant(name=name, step=partial(train, observe=watch, record_every=every))
-        for every, name in ((10, "every 10 steps"), (1, "every step"))
-    ]
-    times = take_turns(contestants, options.rounds)
-    plain = times.seconds["no observer"]
-    found = Found(lines=noise(times))
-    for name, seconds in times.seconds.items():
-        found.rows.append(row("account", name, seconds, "s", setting))
+    steps = QUICK_STEPS if options.quick else STEPS
+    times = take_turns(trainings(setting, options.seed, steps), options.rounds)
+    found = Found(timed("account", times, setting), lines=[str(setting), *noise(times)])
     for name in ("every 10 steps", "every step"):
-        share = 1 - plain / times.seconds[name]
+        share = 1 - times.seconds["no observer"] / times.seconds[name]
         found.rows.append(row("account", name, share, "share", setting))
-        found.lines.append(f"{setting}: account {name}, share {quartiles(share).median:.3f}")
+        found.lines.append(f"  account {name}: {quartiles(share).median:.3f} of training")
         if name == "every 10 steps" or setting.heads == 1:
             text = f"account {name}: share of training, H {setting.heads}"
             found.claims.append(claim(text, share, SHARE, times.calm))
     return found
+
+
+def trainings(setting: Setting, seed: int, steps: int) -> list[Contestant]:
+    """Return training runs that differ in how often they are watched."""
+    params, _ = setting.numbers(seed)
+    chain = MarkovChain.random(setting.vocabulary, concentration=0.1, seed=seed)
+    sizes = {"steps": steps, "batch_size": setting.batch, "length": setting.length + 1}
+    train = partial(fit, setting.config, params, chain, next_token, engine="numba", **sizes)
+    watch = {"observe": account(setting.config, params)}
+    return [
+        Contestant(name="no observer", step=train),
+        Contestant(name="every 10 steps", step=partial(train, record_every=10, **watch)),
+        Contestant(name="every step", step=partial(train, record_every=1, **watch)),
+    ]
 
 
 def factors(quick: bool) -> list[Factors]:
@@ -107,15 +102,13 @@ def measure_scores(sizes: Factors, options: Namespace) -> Found:
         steps["product of group sums"] = lambda: scores(product(*group_sums(W_q, W_k)))
     contestants = [Contestant(name=name, step=step) for name, step in steps.items()]
     times = take_turns(contestants, min(options.rounds, SCORE_ROUNDS))
-    found = Found(lines=[f"scores: {sizes}", *noise(times)])
+    lines = [f"scores: {sizes}", *noise(times)]
     for name, seconds in times.seconds.items():
-        found.rows.append(row("scores", name, seconds, "s", sizes))
-        found.lines.append(f"  {name}: {1e3 * quartiles(seconds).median:.4g} ms")
+        lines.append(f"  {name}: {1e3 * quartiles(seconds).median:.4g} ms")
     rivals = [name for name in times.seconds if name != "factors"]
     ratio = times.seconds["factors"] / times.seconds[times.fastest(rivals)]
-    text = f"scores from factors over product, {sizes}"
-    found.claims.append(claim(text, ratio, 0.1, times.calm))
-    return found
+    judged = claim(f"scores from factors over product, {sizes}", ratio, 0.1, times.calm)
+    return Found(timed("scores", times, sizes), [judged], lines)
 
 
 def product(W_q: Array, W_k: Array) -> Array:

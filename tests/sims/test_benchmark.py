@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "sims"))
 import benchmark as sim  # noqa: E402
 import benchmark_contestants as contestants  # noqa: E402
 import benchmark_curves as curves  # noqa: E402
+import benchmark_figures as figures  # noqa: E402
 import benchmark_processes as processes  # noqa: E402
 import benchmark_results as results  # noqa: E402
 import benchmark_steps as steps  # noqa: E402
@@ -151,6 +152,30 @@ def test_without_peers_nothing_is_claimed():
     claim = steps.against_peer(0.5)(TINY, times(numba=[1.0], numpy=[0.1]))
     assert claim.measured is None
     assert results.outcome(claim) == "no peer"
+
+
+def made_up_rows():
+    ones = np.ones(3)
+    for name in contestants.NAMES:
+        for setting in VARIANTS:
+            yield results.row("standard", name, 0.002 * ones, "s", setting)
+            yield results.row("standard", name, 2 * ones, "floors", setting)
+            yield results.row("curves", name, ones, "s", setting, curve="replicas")
+            yield results.row("memory", name, ones, "MiB", setting)
+        yield results.row("curves", name, ones, "slope", curve="replicas")
+    yield results.row("crossover", "numba over numpy", 0.5 * ones, "1", TINY)
+
+
+def test_figures_and_page_of_all_contestants(tmp_path):
+    rows = list(made_up_rows())
+    made = figures.draw(rows)
+    assert made.keys() == {"steps", "curves", "memory"}
+    for name, figure in made.items():
+        sim.plots.save(figure, tmp_path / f"{name}.png")
+    page = results.page(results.Found(rows), threads=2, figures=made)
+    assert f"| {TINY} |" + " 2 |" * len(contestants.NAMES) in page
+    assert f"| {TINY} | 0.50 | 0.50 | 0.50 |" in page
+    assert all(f"({name}.png)" in page for name in made)
 
 
 def test_slopes_are_exponents():
