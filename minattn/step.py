@@ -20,12 +20,14 @@ from minattn.model import Tape, Weights, by_layer, check_tokens, run_backward, r
 from minattn.objectives import Batch
 from minattn.params import check_params
 
-# A share of a batch below this many tokens costs more in dispatch than a second thread gains.
-TOKENS_PER_SHARE = 512
+# Sizes are counted in entries of the residual stream, tokens times width.
+# A task of fewer costs more in dispatch, and in waiting for the interpreter, than a thread gains.
+ENTRIES_PER_TASK = 2**15
 # A block goes forward and backward through all layers while what it leaves there is still in cache.
+# Small blocks of several replicas are taken together, up to this size.
+ENTRIES_PER_BLOCK = 2**16
+# Blocks of fewer tokens would spend too much on adding up their gradients.
 TOKENS_PER_BLOCK = 512
-# Small blocks of several replicas are taken together, up to this many tokens.
-TOKENS_PER_DISPATCH = 1024
 
 Watch: TypeAlias = Callable[[Tape], Params]
 
@@ -178,7 +180,7 @@ def take(
     buffers = Buffers() if buffers is None else buffers
     chunks, shares = [slice(replicas)], [[slice(batch)]]
     if engine.divides:
-        chunks, shares = shards(replicas, batch, length, engine.threads)
+        chunks, shares = shards(replicas, batch, length, config.width, engine.threads)
     weights = by_layer(engine, config, params)
     totals = buffers.gradients_like(engine.xp, params, len(shares))
     tasks: list[Task] = []
@@ -213,25 +215,27 @@ def take(
 
 
 def shards(
-    replicas: int, batch: int, length: int, threads: int
+    replicas: int, batch: int, length: int, width: int, threads: int
 ) -> tuple[list[slice], list[list[slice]]]:
     """Cut the replicas into chunks, and the batch into shares of blocks.
 
     A chunk and a share are a thread's task, which takes one block after another. The cuts of the
-    batch depend on the batch and the threads alone, never on the replicas: sums over the batch
-    then round in the same way however many replicas run beside each other.
+    batch depend on its size and the threads alone, never on the replicas: sums over the batch then
+    round in the same way however many replicas run beside each other.
     """
-    shares = max(1, min(threads, batch, batch * length // TOKENS_PER_SHARE))
-    per_block = max(1, TOKENS_PER_BLOCK // length)
+    entries = batch * length * width
+    shares = max(1, min(threads, batch, entries // ENTRIES_PER_TASK))
+    per_block = max(1, max(ENTRIES_PER_BLOCK // width, TOKENS_PER_BLOCK) // length)
     cuts = []
     for share in _cut(batch, shares):
         size = share.stop - share.start
         parts = _cut(size, -(-size // per_block))
         cuts.append([slice(share.start + part.start, share.start + part.stop) for part in parts])
-    longest = max(block.stop - block.start for blocks in cuts for block in blocks) * length
-    chunks = -(-replicas // max(1, TOKENS_PER_DISPATCH // longest))
-    side_by_side = -(-threads // shares)
-    return _cut(replicas, min(replicas, -(-chunks // side_by_side) * side_by_side)), cuts
+    longest = max(block.stop - block.start for blocks in cuts for block in blocks)
+    chunks = -(-replicas // max(1, ENTRIES_PER_BLOCK // (longest * length * width)))
+    # As many for one thread as for another, as far as each then has enough to do.
+    even = max(1, min(-(-threads // shares), replicas * entries // (shares * ENTRIES_PER_TASK)))
+    return _cut(replicas, min(replicas, -(-chunks // even) * even)), cuts
 
 
 def check_finite(

@@ -160,15 +160,15 @@ def test_sums_over_blocks_are_those_of_the_whole_batch(engine, mask):
             return super().of_block(tape)
 
     def whole(step, params, grads, tape):
-        assert tape.inputs.shape == (3, 40, 64)
+        assert tape.inputs.shape == (3, 320, 64)
         return {"whole_" + name: value for name, value in observe(0, params, grads, tape).items()}
 
     spied = Spied(config, observe.start)
     chain = ma.data.MarkovChain.random(5, concentration=1.0, seed=0)
     objective = ma.MaskedToken(rate=0.3, mask_symbol=5, mask=mask)
-    history = ma.fit(config, initial, chain, objective, steps=2, batch_size=40, length=64,
+    history = ma.fit(config, initial, chain, objective, steps=2, batch_size=320, length=64,
                      record_every=1, engine=engine, observe=[spied, whole])  # fmt: skip
-    assert sum(R * B for R, B, _ in blocks) == 3 * 3 * 40
+    assert sum(R * B for R, B, _ in blocks) == 3 * 3 * 320
     assert len(blocks) > 3
     for name, value in history.metrics.items():
         if "whole_" + name in history.metrics:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minattn as ma
-from minattn.step import TOKENS_PER_BLOCK, TOKENS_PER_SHARE, shards
+from minattn.step import ENTRIES_PER_BLOCK, ENTRIES_PER_TASK, TOKENS_PER_BLOCK, shards
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
 
 CONFIG = ma.TransformerConfig(
@@ -109,30 +109,32 @@ def test_float32_agrees_with_float64(engine, case):
     replicas=st.integers(1, 40),
     batch=st.integers(1, 70),
     length=st.integers(1, 600),
+    width=st.integers(1, 300),
     threads=st.integers(1, 9),
 )
 def test_shards_cover_everything_once_and_cuts_of_the_batch_do_not_depend_on_replicas(
-    replicas, batch, length, threads
+    replicas, batch, length, width, threads
 ):
-    chunks, shares = shards(replicas, batch, length, threads)
+    chunks, shares = shards(replicas, batch, length, width, threads)
     blocks = [block for share in shares for block in share]
     for cuts, size in ((chunks, replicas), (blocks, batch)):
         assert [i for cut in cuts for i in range(size)[cut]] == list(range(size))
         assert all(cut.start < cut.stop for cut in cuts)
     for block in blocks:
-        assert block.stop - block.start <= max(1, TOKENS_PER_BLOCK // length)
-    assert shares == shards(1, batch, length, threads)[1]
+        tokens = (block.stop - block.start) * length
+        assert tokens <= max(length, TOKENS_PER_BLOCK, ENTRIES_PER_BLOCK // width)
+    assert shares == shards(1, batch, length, width, threads)[1]
     assert len(shares) <= threads
-    assert len(shards(replicas, batch, length, 1)[1]) == 1
+    assert len(shards(replicas, batch, length, width, 1)[1]) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("replicas", [2, 6])
 def test_a_replica_of_a_sharded_step_is_bit_equal_to_it_alone(threads, replicas):
     ma.set_threads(threads)
-    batch_size, length = 3 * 512 // 256, 256
-    assert batch_size * length >= 3 * TOKENS_PER_SHARE
-    chunks, shares = shards(replicas, batch_size, length, threads)
+    batch_size, length = 48, 256
+    assert batch_size * length * CONFIG.width >= 3 * ENTRIES_PER_TASK
+    chunks, shares = shards(replicas, batch_size, length, CONFIG.width, threads)
     assert len(shares) == threads
     assert replicas < 6 or threads > 2 or len(chunks) > 1
     config, params, batch = build_case(CONFIG, replicas, batch_size, length)
@@ -154,8 +156,8 @@ def test_a_replica_of_a_sharded_step_is_bit_equal_to_it_alone(threads, replicas)
 
 def test_shards_join_to_the_tape_and_gradients_of_one():
     ma.set_threads(3)
-    config, params, batch = build_case(CONFIG, replicas=5, batch_size=7, length=256)
-    chunks, shares = shards(5, 7, 256, 3)
+    config, params, batch = build_case(CONFIG, replicas=5, batch_size=103, length=256)
+    chunks, shares = shards(5, 103, 256, CONFIG.width, 3)
     assert min(len(chunks), len(shares), len(shares[-1])) > 1
     loss, grads, tape = ma.loss_and_grad(config, params, batch, "numba")
     expected = ma.loss_and_grad(config, params, batch, "numpy")
@@ -292,3 +294,20 @@ def test_batches_of_lists_hold_arrays():
     batch = ma.Batch(inputs=[[0, 1]], targets=[[1, 2]], weights=[[1, 1]], mask="causal")
     for name in ("inputs", "weights", "targets"):
         assert isinstance(getattr(batch, name), np.ndarray), name
+
+
+@pytest.mark.parametrize(
+    ("replicas", "batch", "length", "width", "chunks"),
+    [
+        (16, 8, 16, 16, 1),  # too little for a second thread
+        (32, 8, 16, 16, 2),
+        (48, 8, 16, 16, 2),
+        (16, 16, 32, 32, 4),
+        (5, 16, 32, 32, 2),  # two would do for the cache as well as for the threads
+        (1, 32, 64, 64, 1),
+    ],
+)
+def test_replicas_are_cut_for_threads_that_have_enough_to_do(
+    replicas, batch, length, width, chunks
+):
+    assert len(shards(replicas, batch, length, width, threads=2)[0]) == chunks

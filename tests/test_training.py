@@ -260,9 +260,9 @@ def test_the_same_run_twice_is_bit_equal(engine):
 @pytest.mark.parametrize("objective", [next_token, masked])
 def test_a_replica_alone_is_that_replica_among_eight(engine, objective):
     ma.set_threads(2)
-    chunks, shares = shards(8, 64, 32, threads=2)
+    chunks, shares = shards(8, 640, 32, config.width, threads=2)
     assert len(chunks) > 1 < min(len(shares), len(shares[0]))  # both axes are cut, and blocks
-    settings = {"batch_size": 64, "length": 33, "steps": 3, "engine": engine, "observe": sizes}
+    settings = {"batch_size": 640, "length": 33, "steps": 3, "engine": engine, "observe": sizes}
     settings |= {"optimizer": AdamW(0.05, weight_decay=0.1)}
     sources = [Counting(jumps=r / 8) for r in range(8)]
     eight = run(sources, objective, replicas=8, **settings)
