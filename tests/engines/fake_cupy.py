@@ -172,7 +172,7 @@ class CUDARuntimeError(RuntimeError):
     pass
 
 
-class Event:
+class _Event:
     def record(self):
         self.time = perf_counter()
 
@@ -187,7 +187,7 @@ _runtime = SimpleNamespace(
     CUDARuntimeError=CUDARuntimeError,
 )
 cuda = SimpleNamespace(
-    Event=Event,
+    Event=_Event,
     get_elapsed_time=lambda before, after: 1e3 * (after.time - before.time),
     runtime=_runtime,
     cublas=SimpleNamespace(
