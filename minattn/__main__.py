@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import minattn
-from minattn.engines import NAMES, choose, get_threads
+from minattn.engines import availability, choose, get_threads
 
 SIMS = Path(minattn.__file__).parent.parent / "sims"
 
@@ -30,12 +30,11 @@ def main() -> None:
 def engines() -> Iterator[str]:
     """Yield a line an engine: that it can run here, or why it cannot."""
     yield f'"auto" is {choose("auto").name}'
-    for name in NAMES:
-        if name != "auto":
-            try:
-                yield f"{name:9}can run ({', '.join(choose(name).dtypes)})"
-            except ValueError as error:
-                yield f"{name:9}cannot run: {' '.join(str(error).split())}"
+    for name, lack in availability().items():
+        if lack is None:
+            yield f"{name:9}can run ({', '.join(choose(name).dtypes)})"
+        else:
+            yield f"{name:9}cannot run here: it needs {' '.join(lack.split())}"
 
 
 def blas() -> Iterator[str]:

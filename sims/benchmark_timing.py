@@ -104,7 +104,7 @@ def quartiles(values: Array) -> Quartiles:
 
 
 def at_most(limit: float) -> Rule:
-    """Hold where median and quartiles over rounds are at most `limit`; fail where none is."""
+    """Hold if the median over rounds is at most `limit`, and both quartiles are, or neither."""
 
     def decide(values: Array) -> Decision:
         median, low, high = quartiles(values)
