@@ -36,6 +36,7 @@ from minattn.executors import Function, Result, Submitter, open_executor
 from minattn.saving import load_arrays, save_arrays
 
 RETRIES = 3  # of a setting whose worker died
+_MOST_WORKERS = 9999
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, needs an integer of at least 1")
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_WORKERS:
+        needs = f"an integer within 1..{_MOST_WORKERS}"
+        raise argparse.ArgumentTypeError(f"got {text!r}, needs {needs}")
     return int(text)
 
 
@@ -145,7 +147,10 @@ def run(
             for number, result in finished:
                 results[number] = store.save(number, result)
                 bar.update()
-    except KeyboardInterrupt:
+    except BaseException as error:
+        store.tidy()
+        if not isinstance(error, KeyboardInterrupt):
+            raise
         kept = f"{len(results)} of {len(settings)} settings are kept"
         print(f"\n{kept}: --resume goes on with the others", file=sys.stderr)
         raise
@@ -208,6 +213,11 @@ class _Store:
         for path in self.folder.glob(f"{self.stem}.*.safetensors"):
             path.unlink()
         return {}
+
+    def tidy(self) -> None:
+        """Remove the folder if nothing is in it."""
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     def load(self) -> dict[int, Result]:
         """Return the results that are there, by the number of the setting."""

@@ -115,8 +115,7 @@ def fit(
         Passed on, after saving.
     """
     optimizer = AdamW() if optimizer is None else optimizer
-    if not isinstance(optimizer, Optimizer):
-        checks.fail("optimizer", type(optimizer).__name__, "SGD, AdamW or another Optimizer")
+    checks.instance("optimizer", optimizer, Optimizer)  # type: ignore[type-abstract]
     count, dtype = check_params(config, params)
     numbers = replica_numbers(count if replicas is None else replicas)
     if len(numbers) != count:
@@ -129,7 +128,7 @@ def fit(
         batch_size=checks.integer("batch_size", batch_size, minimum=1),
         length=checks.integer("length", length, minimum=1),
         optimizer=optimizer,
-        seed=checks.integer("seed", seed, minimum=0),
+        seed=checks.seed("seed", seed),
         numbers=numbers,
         record_every=checks.integer("record_every", record_every, minimum=1),
         observers=(observe,) if callable(observe) else _listed("observe", observe),
@@ -137,6 +136,8 @@ def fit(
         penalty=penalty,
     )
     _check_functions(loop)
+    if not (progress is None or isinstance(progress, str) or hasattr(progress, "set_postfix")):
+        checks.fail("progress", repr(progress), "a label, or a tqdm bar")
     if save is not None:
         _check_save(save)
     steps = checks.integer("steps", steps, minimum=1)
@@ -165,9 +166,8 @@ def fit(
 
 def _check_save(path: Any) -> None:
     needs = "a path of a file, in a folder that can be written"
-    if not isinstance(path, (str, os.PathLike)):
-        checks.fail("save", repr(path), needs)
-    if Path(path).is_dir() or not os.access(Path(path).resolve().parent, os.W_OK):
+    path = checks.path("save", path)
+    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
         checks.fail("save", repr(str(path)), needs)
 
 
@@ -183,8 +183,7 @@ def _check_functions(loop: Loop) -> None:
     if loop.penalty is not None:
         functions.append(("penalty", loop.penalty))
     for name, function in functions:
-        if not callable(function):
-            checks.fail(name, repr(function), "a function")
+        checks.function(name, function)
 
 
 def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[Source]:
