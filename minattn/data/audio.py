@@ -69,8 +69,11 @@ def load_wav(file: str | os.PathLike[str] | BinaryIO, levels: int = 16, name: st
         If the file cannot be read, is no such WAV, or is silent (the message names it).
     """
     levels = integer("levels", levels, minimum=2)
-    source: Any = file if hasattr(file, "read") else os.fspath(path("wav", file))
-    title = text("name", name) or (os.path.basename(source) if source is not file else "WAV")
+    source: Any = file
+    title = text("name", name) or "WAV"
+    if not hasattr(file, "read"):
+        source = os.fspath(path("wav", file))
+        title = name or os.path.basename(source)
     try:
         with wave.open(source, "rb") as wav:
             width, channels, rate = wav.getsampwidth(), wav.getnchannels(), wav.getframerate()
