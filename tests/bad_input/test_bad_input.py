@@ -57,8 +57,8 @@ DEFINES = (
 READ = (
     *("Band", "Blocks", "Case", "Checkpoint", "Corpus", "Decision", "Estimate", "GradientCheck"),
     *("History", "ImageSet", "ImplicitUpdate", "Layer", "Layout", "Norm", "Optimizer", "Outcome"),
-    *("ProductChange", "Reference", "Rotary", "Rule", "Scores", "Sound", "Statement", "Tower"),
-    *("Trial", "Workspace"),
+    *("ProductChange", "Rotary", "Rule", "Scores", "Sound", "Statement", "Tower"),
+    "Trial",
 )
 # Called by `check` and by `Optimizer.step`, which have rows; of checked values.
 WITHIN = ("Statement.check", "Optimizer.apply", "mean_and_error")
@@ -74,17 +74,20 @@ def public():
         if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     ]
     functions = [one for one in (*listed, *defined) if inspect.isfunction(one)]
-    classes = [one for one in (*listed, *defined, terms.ImplicitUpdate) if inspect.isclass(one)]
+    classes = [
+        one
+        for one in (*listed, *defined, terms.ImplicitUpdate)
+        if inspect.isclass(one) and not one.__module__.startswith("minattn.engines")
+    ]
     for one in classes:
-        if not issubclass(one, (ma.engines.Reference, ma.engines.Workspace)):
-            functions += [
-                getattr(one, name)
-                for base in one.__mro__
-                if base.__module__.startswith("minattn")
-                for name in vars(base)
-                if not name.startswith("_")
-                and (inspect.isfunction(getattr(one, name)) or inspect.ismethod(getattr(one, name)))
-            ]
+        functions += [
+            getattr(one, name)
+            for base in one.__mro__
+            if base.__module__.startswith("minattn")
+            for name in vars(base)
+            if not name.startswith("_")
+            and (inspect.isfunction(getattr(one, name)) or inspect.ismethod(getattr(one, name)))
+        ]
     names = {one.__qualname__ for one in functions}
     names |= {one.__qualname__ for one in classes if one.__name__ not in READ}
     return sorted(names - set(WITHIN))
