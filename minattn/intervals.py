@@ -80,4 +80,5 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
 
 def finite(values: Array) -> Array:
     """Return scores with infinities brought within `REACH`, and 0 for NaN, so that means exist."""
-    return np.asarray(np.nan_to_num(values, posinf=REACH, neginf=-REACH))
+    numbers = checks.array("values", values)
+    return np.asarray(np.nan_to_num(numbers, posinf=REACH, neginf=-REACH))

@@ -177,10 +177,10 @@ def _train(
 
 def _checked_save(path: Any) -> Path:
     needs = "a path of a file, in a folder that can be written"
-    path = checks.path("save", path)
-    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+    found = checks.path("save", path)
+    if found.is_dir() or not os.access(found.resolve().parent, os.W_OK):
         checks.fail("save", repr(str(path)), needs)
-    return path
+    return found
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:

@@ -400,6 +400,7 @@ ROWS = [
     ),
     row(ma.set_threads, {"n": 1}, n=COUNT),
     row(engines.get_threads),
+    row(engines.availability),
     row(
         choose,
         {"engine": "numpy"},

@@ -118,6 +118,11 @@ CLAIMED = [
         values=SAMPLES,
         level=[*NO_NUMBER, 0.0, 1.0, -0.5, 1.5],
     ),
+    row(
+        intervals.finite,
+        {"values": [0.5, np.inf, np.nan]},
+        values=[None, "text", ["a"], RAGGED, [1j], {}],
+    ),
     row(intervals.replicates, {"values": VALUES}, values=SAMPLES, infinite=ANYTHING),
 ]
 
