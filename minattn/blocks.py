@@ -109,7 +109,7 @@ def form_blocks(
     check_params(config, params)
     M = W_qk(params, _check_sum(config, layer))
     if initial is not None:
-        check_params(config, initial)
+        check_params(config, initial, "initial")
         start = W_qk(initial, layer)
         if start.shape != M.shape:
             checks.fail("initial", f"{len(start)} replicas", f"{len(M)}, as params have")
@@ -202,8 +202,8 @@ def _embeddings(
 
 
 def _check_update(config: TransformerConfig, update: ImplicitUpdate) -> None:
-    if not isinstance(update, ImplicitUpdate):
-        checks.fail("update", type(update).__name__, "an ImplicitUpdate")
+    checks.instance("config", config, TransformerConfig)
+    checks.instance("update", update, ImplicitUpdate)
     _check_sum(config, update.layer)
     d, largest = update.x.shape[-1], int(update.tokens.max())
     if d != config.width or largest > config.vocab_size:

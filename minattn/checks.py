@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from minattn.arrays import Array
+
+Kind = TypeVar("Kind")
+
+LARGEST = 2**63 - 1
 
 
 def fail(name: str, got: object, needs: str) -> NoReturn:
@@ -16,18 +22,47 @@ def fail(name: str, got: object, needs: str) -> NoReturn:
     raise ValueError(f"{name}: got {got}, needs {needs}")
 
 
+def seed(name: str, value: Any) -> int:
+    """Return `value` as an int if it is at least 0, however large, or fail."""
+    needs = "an integer of at least 0"
+    number = _index(name, value, needs)
+    if number < 0:
+        fail(name, number, needs)
+    return number
+
+
 def integer(name: str, value: Any, minimum: int | None = None) -> int:
-    """Return `value` as an int, or fail: booleans, fractions and values below `minimum` do."""
+    """Return `value` as an int of 64 bits, or fail: booleans, fractions and lower values do."""
     needs = "an integer" if minimum is None else f"an integer of at least {minimum}"
-    if isinstance(value, (bool, np.bool_)):
-        fail(name, repr(value), needs)
-    try:
-        number = operator.index(value)
-    except TypeError:
-        fail(name, repr(value), needs)
+    number = _index(name, value, needs)
+    if abs(number) > LARGEST:
+        fail(name, "an integer beyond 64 bits", needs)
     if minimum is not None and number < minimum:
         fail(name, number, needs)
     return number
+
+
+def _index(name: str, value: Any, needs: str) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        fail(name, repr(value), needs)
+    try:
+        return operator.index(value)
+    except TypeError:
+        fail(name, repr(value), needs)
+
+
+def number(name: str, value: Any, needs: str = "a number") -> float:
+    """Return `value` as a float, which may be NaN or infinite, or fail."""
+    if isinstance(value, (bool, np.bool_, str, bytes, np.complexfloating)):
+        fail(name, repr(value), needs)
+    try:
+        if np.ndim(value) == 0:
+            return float(value)
+    except OverflowError:  # an integer beyond float64
+        fail(name, "a number beyond float64", needs)
+    except (TypeError, ValueError):
+        pass
+    fail(name, repr(value), needs)
 
 
 def real(name: str, value: Any, minimum: float = -np.inf, maximum: float = np.inf) -> float:
@@ -35,17 +70,18 @@ def real(name: str, value: Any, minimum: float = -np.inf, maximum: float = np.in
     needs = "a finite number"
     if np.isfinite(minimum) or np.isfinite(maximum):
         needs += f" in [{minimum:g}, {maximum:g}]"
-    if isinstance(value, (bool, np.bool_, str, bytes, np.complexfloating)):
-        fail(name, repr(value), needs)
-    try:
-        number = float(value)
-    except OverflowError:  # an integer beyond float64
-        fail(name, "a number beyond float64", needs)
-    except (TypeError, ValueError):
-        fail(name, repr(value), needs)
-    if not np.isfinite(number) or not minimum <= number <= maximum:
-        fail(name, number, needs)
-    return number
+    found = number(name, value, needs)
+    if not np.isfinite(found) or not minimum <= found <= maximum:
+        fail(name, found, needs)
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    """Return `value` as a finite float above 0, or fail."""
+    found = real(name, value)
+    if found <= 0:
+        fail(name, found, "a positive number")
+    return found
 
 
 def flag(name: str, value: Any) -> bool:
@@ -69,17 +105,66 @@ def on_host(name: str, value: Any) -> None:
         fail(name, "an array on a GPU", "one on the host, such as cupy.asnumpy returns")
 
 
+def instance(name: str, value: Any, kind: type[Kind], needs: str = "") -> Kind:
+    """Return `value` if it is of this class, or fail."""
+    if not isinstance(value, kind):
+        fail(name, type(value).__name__, needs or f"a minattn {kind.__name__}")
+    return value
+
+
+def generator(name: str, value: Any) -> np.random.Generator:
+    """Return `value` if it is a random generator, or fail."""
+    return instance(name, value, np.random.Generator, "a numpy.random.Generator")
+
+
+def arrays(name: str, value: Any) -> dict[str, Any]:
+    """Return `value` if it is a dict, as parameters are, or fail."""
+    return instance(name, value, dict, "a dict of arrays")
+
+
+def function(name: str, value: Any) -> Any:
+    """Return `value` if it can be called, or fail."""
+    if not callable(value):
+        fail(name, repr(value), "a function")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """Return `value` if it is a string, or fail."""
+    if not isinstance(value, str):
+        fail(name, repr(value), "a string")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """Return `value` as a Path if it can be one, or fail."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value) or str(value) == "":
+        fail(name, repr(value), "a path")
+    return Path(value)
+
+
+def array(
+    name: str, value: Any, kinds: str = "fiu", needs: str = "an array of real numbers"
+) -> Array:
+    """Return `value` as an array whose dtype is of one of these kinds, or fail."""
+    on_host(name, value)
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError):  # ragged lists
+        fail(name, f"a {type(value).__name__} that is no array", needs)
+    if found.dtype.kind not in kinds:
+        fail(name, f"an array of {found.dtype}", needs)
+    return found
+
+
 def integers(name: str, value: Any, below: int | None = None) -> Array:
     """Return `value` as an array of int64 in [0, below), or fail naming the first that is not."""
-    on_host(name, value)
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu":
-        fail(name, f"an array of {array.dtype}", "an array of integers")
-    if array.size:
-        for extreme in (array.min(), array.max()):
+    found = array(name, value, "iu", "an array of integers")
+    if found.size:
+        for extreme in (found.min(), found.max()):
             if extreme < 0 or (below is not None and extreme >= below):
                 limit = "at least 0" if below is None else f"within 0..{below - 1}"
                 fail(name, f"the value {extreme}", f"every value {limit}")
-        if array.max() > np.iinfo(np.int64).max:
-            fail(name, f"the value {array.max()}", "64-bit signed integers")
-    return array.astype(np.int64, copy=False)
+        if found.max() > LARGEST:
+            fail(name, f"the value {found.max()}", "64-bit signed integers")
+    return found.astype(np.int64, copy=False)

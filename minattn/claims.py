@@ -38,8 +38,8 @@ class Claim:
 
     A verdict is one of `VERDICTS`, or begins with one and says more: "holds only if ...".
 
-    `ValueError` if a text is no string, the verdict is none of these, or the interval is not
-    (low, high) with low <= high.
+    `ValueError` if a text is no string, a number none, the verdict none of these, or the interval
+    not (low, high) with low <= high.
     """
 
     claim: str
@@ -56,13 +56,21 @@ class Claim:
 
     def __post_init__(self) -> None:
         for name in ("claim", "predicted", "rule", "source", "method", "assumptions", "found"):
-            if not isinstance(getattr(self, name), str):
-                checks.fail(name, repr(getattr(self, name)), "a string")
+            checks.text(name, getattr(self, name))
+        if self.measured is not None:
+            checks.number("measured", self.measured, "a number or None")
+        if self.p_value is not None:
+            checks.real("p_value", self.p_value, 0, 1)
         plain = [v for v in VERDICTS if f"{self.verdict} ".startswith(f"{v} ")]
         if not plain:
             checks.fail("verdict", repr(self.verdict), f"one of {VERDICTS}, perhaps qualified")
-        if self.interval is not None and not self.interval[0] <= self.interval[1]:
-            checks.fail("interval", self.interval, "None or (low, high) with low <= high")
+        if self.interval is not None:
+            needs = "None or (low, high) with low <= high"
+            if not isinstance(self.interval, (tuple, list)) or len(self.interval) != 2:
+                checks.fail("interval", repr(self.interval), needs)
+            low, high = (checks.number("interval", end, needs) for end in self.interval)
+            if not low <= high:
+                checks.fail("interval", self.interval, needs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what strict JSON can hold: the six reported fields, and the others where set.
@@ -182,8 +190,7 @@ def judge(claim: str, predicted: str, values: Any, rule: Rule, undertrained: boo
     ValueError
         If an argument is of the wrong kind or the values do not suit the rule.
     """
-    if not isinstance(rule, Rule):
-        checks.fail("rule", repr(rule), "a Rule, such as above(0.0)")
+    checks.instance("rule", rule, Rule)
     checks.flag("undertrained", undertrained)
     measured, interval, p_value, verdict = rule.decide(values)
     if undertrained:
@@ -199,7 +206,7 @@ def holm(claims: Iterable[Claim]) -> list[Claim]:
     how many claims. Claims without a p-value (`at_most`, undertrained) are neither counted nor
     changed. The order is kept. Apply it once, to the whole family as `judge` returned it.
     """
-    claims = list(claims)
+    claims = _listed(claims)
     tested = [index for index, claim in enumerate(claims) if claim.p_value is not None]
     adjusted = _holm_adjusted([claims[index].p_value for index in tested])
     for index, p_value in zip(tested, adjusted, strict=True):
@@ -209,6 +216,14 @@ def holm(claims: Iterable[Claim]) -> list[Claim]:
             verdict=claims[index].verdict if p_value < _ERROR else INCONCLUSIVE,
         )
     return claims
+
+
+def _listed(claims: Iterable[Claim]) -> list[Claim]:
+    try:
+        found = list(claims)
+    except TypeError:
+        checks.fail("claims", repr(claims), "a list of them")
+    return [checks.instance("claims", claim, Claim) for claim in found]
 
 
 def _holm_adjusted(p_values: Sequence[float | None]) -> Array:
@@ -235,7 +250,7 @@ def table(claims: Iterable[Claim], width: int = 100) -> str:
     or the range of the values where the rule is `at_most`.
     """
     width = checks.integer("width", width, _NARROWEST)
-    rows = [_cells(claim) for claim in claims]
+    rows = [_cells(claim) for claim in _listed(claims)]
     natural = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
     natural[4] = min(natural[4], _WIDEST_VERDICT)
     room = width - len(_GAP) * (len(_HEADER) - 1) - sum(natural[2:])

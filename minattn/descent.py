@@ -149,7 +149,7 @@ def cosine(A: Array, B: Array) -> Array:
     ValueError
         If the shapes differ, or have fewer than two axes.
     """
-    A, B = np.asarray(A), np.asarray(B)
+    A, B = checks.array("A, B", A), checks.array("A, B", B)
     if A.shape != B.shape or A.ndim < 2:
         checks.fail("A, B", f"the shapes {A.shape} and {B.shape}", "one shape (..., d, d)")
     one, other = _unit(A), _unit(B)
@@ -167,8 +167,7 @@ def _unit(M: Array) -> Array:
 
 def _augmented(params: Params, update: ImplicitUpdate) -> tuple[Array, Array, Array]:
     """Return W_q, W_k (R, H, D, h) and Ghat (R, H, D, D); with biases D = d + 1, otherwise d."""
-    if not isinstance(update, ImplicitUpdate):
-        checks.fail("update", type(update).__name__, "an ImplicitUpdate")
+    checks.instance("update", update, ImplicitUpdate)
     W_q, W_k = _factors(params, update.layer)
     R, H, D, _ = W_q.shape
     x = update.x
@@ -185,7 +184,7 @@ def _augmented(params: Params, update: ImplicitUpdate) -> tuple[Array, Array, Ar
 def _factors(params: Params, layer: int) -> tuple[Array, Array]:
     """Return W_q and W_k (R, H, d, h), or with the biases as last rows (R, H, d + 1, h)."""
     prefix = f"layers.{checks.integer('layer', layer, minimum=0)}."
-    if prefix + "W_q" not in params:
+    if prefix + "W_q" not in checks.arrays("params", params):
         checks.fail("layer", layer, "one of the layers that params have")
     W_q, W_k = (params[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k"))
     if prefix + "b_q" in params:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import math
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
@@ -106,7 +108,16 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches workers too: end without a word
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _hold_one_thread()
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is killed: nobody would ever give it work again."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @contextlib.contextmanager

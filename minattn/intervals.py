@@ -58,9 +58,7 @@ def mean_interval(values: Any, level: float = LEVEL) -> Estimate:
 
 def replicates(values: Any, infinite: bool = False) -> Array:
     """Return `values` as float64 with a non-empty first axis, or fail; NaN always does."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "iuf":
-        checks.fail("values", f"an array of {array.dtype}", "an array of real numbers")
+    array = checks.array("values", values)
     if array.ndim == 0 or array.size == 0:
         checks.fail("values", f"the shape {array.shape}", "at least one replica on the first axis")
     if np.isnan(array).any() or not (infinite or np.isfinite(array).all()):
@@ -82,4 +80,5 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
 
 def finite(values: Array) -> Array:
     """Return scores with infinities brought within `REACH`, and 0 for NaN, so that means exist."""
-    return np.asarray(np.nan_to_num(values, posinf=REACH, neginf=-REACH))
+    numbers = checks.array("values", values)
+    return np.asarray(np.nan_to_num(numbers, posinf=REACH, neginf=-REACH))

@@ -31,15 +31,30 @@ def allowed_pairs(mask: Mask, length: int) -> Array:
         If the name is unknown, or the array is not boolean or not (N, N).
     """
     length = checks.integer("length", length, minimum=1)
+    mask = check_mask(mask)
     if isinstance(mask, str):
-        return _named(checks.one_of("mask", mask, NAMES), length)
-    checks.on_host("mask", mask)
-    array = np.asarray(mask)
-    if array.dtype != np.bool_ or array.shape != (length, length):
-        needs = f"one of {NAMES} or a boolean array of shape {(length, length)}"
-        checks.fail("mask", f"{array.dtype} of shape {array.shape}", needs)
-    array = np.array(array, order="C")
+        return _named(mask, length)
+    if len(mask) != length:
+        checks.fail("mask", f"the shape {mask.shape}", f"shape {(length, length)}, as tokens have")
+    array = np.array(mask, order="C")
     array.setflags(write=False)
+    return array
+
+
+def check_mask(mask: Mask) -> Mask:
+    """Return a mask that may be one of some length, or fail.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or the array is not boolean or not square.
+    """
+    if isinstance(mask, str):
+        return checks.one_of("mask", mask, NAMES)
+    needs = f"one of {NAMES} or a boolean array of shape (N, N)"
+    array = checks.array("mask", mask, "b", needs)
+    if array.ndim != 2 or len(array) != array.shape[1] or array.size == 0:
+        checks.fail("mask", f"the shape {array.shape}", needs)
     return array
 
 

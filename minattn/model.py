@@ -86,6 +86,8 @@ def forward(
     ------
     ValueError
         If parameters, tokens, mask or engine do not fit, before anything is computed.
+    FloatingPointError
+        If a logit is infinite or NaN: it names the replica.
     """
     replicas, dtype = check_params(config, params)
     checks.flag("tape", tape)
@@ -93,7 +95,9 @@ def forward(
     allowed = allowed_pairs(mask, inputs.shape[-1])
     ready = choose(engine, dtype)
     weights = by_layer(ready, config, ready.put(params))
-    logits, taped = ready.get(run_forward(ready, config, weights, ready.put(inputs), allowed))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see _check_finite
+        logits, taped = ready.get(run_forward(ready, config, weights, ready.put(inputs), allowed))
+    _check_finite("forward", {"the logits": logits})
     logits = logits.reshape(*inputs.shape, config.vocab_size)
     return (logits, taped) if tape else logits
 
@@ -114,21 +118,23 @@ def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Arr
     ------
     ValueError
         If the tape or dlogits do not fit.
+    FloatingPointError
+        If a gradient is infinite or NaN: it names parameter and replica.
     """
     dtype = check_tape(config, params, tape)
     shape = (*tape.inputs.shape, config.vocab_size)
-    checks.on_host("dlogits", dlogits)
-    dlogits = np.asarray(dlogits)
-    kinds = "fciu" if dtype.kind == "c" else "fiu"
-    if dlogits.shape != shape or dlogits.dtype.kind not in kinds:
-        got = f"{dlogits.dtype} of shape {dlogits.shape}"
-        checks.fail("dlogits", got, f"{dtype} of shape {shape}")
+    needs = f"{dtype} of shape {shape}"
+    dlogits = checks.array("dlogits", dlogits, "fciu" if dtype.kind == "c" else "fiu", needs)
+    if dlogits.shape != shape:
+        checks.fail("dlogits", f"{dlogits.dtype} of shape {dlogits.shape}", needs)
     rows = dlogits.astype(dtype, copy=False).reshape(shape[0], -1, shape[-1])
     engine = tape.engine
     params, there, rows = engine.put((params, tape, rows))
     grads: Params = {}
-    for part in run_backward(engine, config, by_layer(engine, config, params), there, rows):
-        grads |= engine.get(part)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for part in run_backward(engine, config, by_layer(engine, config, params), there, rows):
+            grads |= engine.get(part)
+    _check_finite("backward", {f"the gradient of {name}": grads[name] for name in params})
     tape.layers = engine.get(there.layers)
     tape.grads = {name: np.ascontiguousarray(grads[name]) for name in params}
     return dict(tape.grads)
@@ -206,6 +212,13 @@ def run_backward(
             yield prefixed(f"layers.{number}.", found)
             dx[...] = d_inner
     yield embedding.backward(engine, outer, tape.inputs, dx)  # 1
+
+
+def _check_finite(where: str, found: Params) -> None:
+    for name, value in found.items():
+        for replica, values in enumerate(value):
+            if not np.isfinite(values).all():
+                raise FloatingPointError(f"{where}: non-finite value in {name}, replica {replica}")
 
 
 def check_tape(config: TransformerConfig, params: Params, tape: Tape) -> np.dtype:

@@ -9,7 +9,7 @@ import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array
-from minattn.masks import Mask, describe, same_mask
+from minattn.masks import Mask, allowed_pairs, check_mask, describe, same_mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Batch:
     Raises
     ------
     ValueError
-        If the arrays differ in shape, or weights are negative or not finite.
+        If the arrays differ in shape, weights are negative or not finite, or the mask is none.
     """
 
     inputs: Array
@@ -39,21 +39,20 @@ class Batch:
     mask: Mask
 
     def __post_init__(self) -> None:
-        shape = np.shape(self.inputs)
-        if len(shape) not in (2, 3) or 0 in shape:
-            checks.fail("inputs", f"shape {shape}", "shape (B, N) or (R, B, N), none of them 0")
-        for name in ("inputs", "targets", "weights"):
-            checks.on_host(name, getattr(self, name))
-            if np.shape(getattr(self, name)) != shape:
-                got = f"shape {np.shape(getattr(self, name))}"
-                checks.fail(name, got, f"shape {shape}, as inputs have")
-        weights = np.asarray(self.weights)
-        if weights.dtype.kind not in "fiub" or not np.isfinite(weights).all() or weights.min() < 0:
+        inputs = checks.integers("inputs", self.inputs)
+        if inputs.ndim not in (2, 3) or inputs.size == 0:
+            needs = "shape (B, N) or (R, B, N), none of them 0"
+            checks.fail("inputs", f"shape {inputs.shape}", needs)
+        targets = checks.array("targets", self.targets, "iu", "an array of integers")
+        weights = checks.array("weights", self.weights, "fiub")
+        for name, array in (("targets", targets), ("weights", weights)):
+            if array.shape != inputs.shape:
+                needs = f"shape {inputs.shape}, as inputs have"
+                checks.fail(name, f"shape {array.shape}", needs)
+        if not np.isfinite(weights).all() or weights.min() < 0:
             checks.fail("weights", "a negative or non-finite entry", "finite weights of at least 0")
-        object.__setattr__(self, "inputs", checks.integers("inputs", self.inputs))
-        targets = np.asarray(self.targets)
-        if targets.dtype.kind not in "iu":
-            checks.fail("targets", f"an array of {targets.dtype}", "an array of integers")
+        allowed_pairs(self.mask, inputs.shape[-1])
+        object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "weights", weights.astype(np.float64, copy=False))
 
@@ -98,7 +97,7 @@ def next_token(
     Raises
     ------
     ValueError
-        If a window has fewer than two tokens.
+        If a window has fewer than two tokens, or the mask does not fit.
     """
     tokens = _windows(tokens, minimum=2)
     return Batch(
@@ -128,7 +127,7 @@ class MaskedToken:
     Raises
     ------
     ValueError
-        If a probability is outside [0, 1] or `replace` does not sum to 1.
+        If a probability is outside [0, 1], `replace` does not sum to 1, or the mask is none.
     """
 
     rate: float = 0.15
@@ -139,15 +138,14 @@ class MaskedToken:
     def __post_init__(self) -> None:
         checks.real("rate", self.rate, 0, 1)
         checks.integer("mask_symbol", self.mask_symbol, minimum=1)
-        given = self.replace if np.ndim(self.replace) == 1 else ()
-        shares = tuple(checks.real("replace", share, 0, 1) for share in given)
-        if len(shares) != 3 or abs(sum(shares) - 1) > 1e-9:
+        shares = checks.array("replace", self.replace)
+        if shares.shape != (3,) or not (shares >= 0).all() or not abs(shares.sum() - 1) <= 1e-9:
             checks.fail("replace", self.replace, "three probabilities that sum to 1")
+        check_mask(self.mask)
 
     def __call__(self, tokens: Array, rng: np.random.Generator) -> Batch:
         """Return the batch for windows `tokens` (..., B, N)."""
-        if not isinstance(rng, np.random.Generator):
-            checks.fail("rng", type(rng).__name__, "a numpy.random.Generator")
+        checks.generator("rng", rng)
         tokens = _windows(tokens, minimum=1, symbols=self.mask_symbol)
         selected = np.asarray(rng.random(tokens.shape) < self.rate)
         shown: Array | int = self.mask_symbol

@@ -15,7 +15,7 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.engines import Reference
+from minattn.engines import Reference, choose
 from minattn.model import Tape
 from minattn.objectives import Batch
 from minattn.params import W_qk, check_params
@@ -101,7 +101,7 @@ def account(config: TransformerConfig, initial: Params) -> Account:
     ValueError
         If `initial` does not fit the model or, at a record, the parameters beside it.
     """
-    check_params(config, initial)
+    check_params(config, initial, "initial")
     return Account(config, _forms(config, initial))
 
 
@@ -142,10 +142,12 @@ def held_out_loss(
     Raises
     ------
     ValueError
-        If `batch` is no batch; at the first record, if it does not fit the model.
+        If an argument is of another kind; at the first record, if the batch does not fit the model.
     """
-    if not isinstance(batch, Batch):
-        checks.fail("batch", type(batch).__name__, "a minattn.Batch")
+    checks.instance("config", config, TransformerConfig)
+    checks.instance("batch", batch, Batch)
+    checks.text("name", name)
+    choose(engine)
     return HeldOutLoss(config, batch, name, engine)
 
 

@@ -29,9 +29,7 @@ class Optimizer(ABC):
 
     def init(self, params: Params) -> Params:
         """Return the state before the first step."""
-        if not isinstance(params, dict):
-            checks.fail("params", type(params).__name__, "a dict of arrays")
-        for name, array in params.items():
+        for name, array in checks.arrays("params", params).items():
             checks.on_host(f"params[{name!r}]", array)
         state = {"step": np.zeros((), np.int64)}
         for moment in self._moments():
@@ -48,16 +46,15 @@ class Optimizer(ABC):
         """
         expected = self.init(params)
         for name, given, like in (("grads", grads, params), ("state", state, expected)):
-            if not isinstance(given, dict):
-                checks.fail(name, type(given).__name__, "a dict of arrays")
-            if given.keys() != like.keys():
+            if checks.arrays(name, given).keys() != like.keys():
                 odd = sorted(given.keys() ^ like.keys())
                 checks.fail(name, f"names that differ in {odd}", "those that fit params")
-            for key, array in given.items():
-                checks.on_host(f"{name}[{key!r}]", array)
-                if np.shape(array) != like[key].shape:
+            for key, value in given.items():
+                kinds = "fiuc" if like[key].dtype.kind == "c" else "fiu"
+                array = checks.array(f"{name}[{key!r}]", value, kinds)
+                if array.shape != like[key].shape:
                     needs = f"shape {like[key].shape}"
-                    checks.fail(f"{name}[{key!r}]", f"shape {np.shape(array)}", needs)
+                    checks.fail(f"{name}[{key!r}]", f"shape {array.shape}", needs)
         params = {name: np.array(value, order="C") for name, value in params.items()}
         state = {name: np.array(value, order="C") for name, value in state.items()}
         self.apply(Reference(), params, grads, state)
@@ -145,8 +142,7 @@ class AdamW(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.real("weight_decay", self.weight_decay, minimum=0)
-        if checks.real("epsilon", self.epsilon, minimum=0) == 0:  # 0/0 where no gradient ever came
-            checks.fail("epsilon", 0, "a positive number")
+        checks.positive("epsilon", self.epsilon)  # 0/0 where no gradient ever came
         _fraction("beta1", self.beta1)
         _fraction("beta2", self.beta2)
 

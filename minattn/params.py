@@ -23,8 +23,7 @@ def parameter_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     ValueError
         If `config` is none.
     """
-    if not isinstance(config, TransformerConfig):
-        checks.fail("config", type(config).__name__, "a minattn.TransformerConfig")
+    checks.instance("config", config, TransformerConfig)
     d, f, vocabulary = config.width, config.feed_forward, config.vocab_size
     heads, h = config.heads, config.h
     shapes: dict[str, tuple[int, ...]] = {"token_embedding": (vocabulary + 1, d)}
@@ -157,8 +156,7 @@ def W_qk(params: Params, layer: int = 0, per_head: bool = False) -> Array:
     """
     layer = checks.integer("layer", layer, minimum=0)
     checks.flag("per_head", per_head)
-    if not isinstance(params, dict):
-        checks.fail("params", type(params).__name__, "a dict of arrays")
+    checks.arrays("params", params)
     if f"layers.{layer}.W_q" not in params:
         checks.fail("layer", layer, "one of the layers that params have")
     W_q, W_k = (params[f"layers.{layer}.{name}"].swapaxes(1, 2) for name in ("W_q", "W_k"))
@@ -172,8 +170,12 @@ def _gram(W: Array) -> Array:
     return heads.swapaxes(-2, -1) @ heads
 
 
-def check_params(config: TransformerConfig, params: Params) -> tuple[int, np.dtype]:
+def check_params(
+    config: TransformerConfig, params: Params, name: str = "params"
+) -> tuple[int, np.dtype]:
     """Return the number of replicas and the dtype, or fail naming the array that does not fit.
+
+    Errors call the argument `name`.
 
     Raises
     ------
@@ -183,24 +185,24 @@ def check_params(config: TransformerConfig, params: Params) -> tuple[int, np.dty
     shapes = parameter_shapes(config)
     if not isinstance(params, dict) or params.keys() != shapes.keys():
         got = set(params) if isinstance(params, dict) else set()
-        odd = sorted(shapes.keys() ^ got)
-        checks.fail("params", f"names that differ in {odd}", "those of parameter_shapes(config)")
+        odd = sorted(shapes.keys() ^ got, key=str)
+        checks.fail(name, f"names that differ in {odd}", "those of parameter_shapes(config)")
     first = params["token_embedding"]
-    for name, shape in shapes.items():
-        array = params[name]
-        checks.on_host(f"params[{name!r}]", array)
+    for key, shape in shapes.items():
+        array = params[key]
+        checks.on_host(f"{name}[{key!r}]", array)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fc":
             got_type = getattr(array, "dtype", type(array).__name__)
-            checks.fail(f"params[{name!r}]", got_type, "a NumPy array of floats")
+            checks.fail(f"{name}[{key!r}]", got_type, "a NumPy array of floats")
         if not array.dtype.isnative:
-            checks.fail(f"params[{name!r}]", array.dtype, "floats in this machine's byte order")
+            checks.fail(f"{name}[{key!r}]", array.dtype, "floats in this machine's byte order")
         if array.ndim == 0 or array.shape[0] == 0 or array.shape[1:] != shape:
             needs = f"shape (R, {', '.join(map(str, shape))})"
-            checks.fail(f"params[{name!r}]", f"shape {array.shape}", needs)
+            checks.fail(f"{name}[{key!r}]", f"shape {array.shape}", needs)
         if array.shape[0] != first.shape[0] or array.dtype != first.dtype:
             got_both = f"{array.shape[0]} replicas of {array.dtype}"
             needs = f"{first.shape[0]} of {first.dtype}, as token_embedding has"
-            checks.fail(f"params[{name!r}]", got_both, needs)
+            checks.fail(f"{name}[{key!r}]", got_both, needs)
     return first.shape[0], first.dtype
 
 

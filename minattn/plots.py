@@ -6,14 +6,17 @@ and by line style in grey.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
 from minattn.intervals import mean_interval
+from minattn.saving import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,21 +34,30 @@ def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, laid out so that nothing overlaps."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    size = checks.positive("width", width), checks.positive("height", height)
+    return Figure(figsize=size, layout="constrained")
 
 
-def save(made: Figure, path: Path) -> None:
+def save(made: Figure, path: str | Path) -> None:
     """Write a figure in the format of the path's ending, PNG or PDF.
 
     Text that would be smaller than `SMALLEST` points where the figure is printed `COLUMN` inches
-    wide is enlarged.
+    wide is enlarged. A file that is there is replaced as a whole.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written; an existing file is then as before.
     """
     import matplotlib
 
+    path, drawn = checks.path("path", path), io.BytesIO()
+    form = checks.one_of("path", path.suffix, (".png", ".pdf"))[1:]
     _enlarge(made, SMALLEST * max(1.0, made.get_figwidth() / COLUMN))
-    dated = {"CreationDate": None} if path.suffix == ".pdf" else {}  # equal runs, equal files
+    dated = {"CreationDate": None} if form == "pdf" else {}  # equal runs, equal files
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # text stays text
-        made.savefig(path, dpi=150, metadata=dated)
+        made.savefig(drawn, dpi=150, metadata=dated, format=form)
+    write_bytes(path, drawn.getvalue())
 
 
 def _enlarge(made: Figure, least: float) -> None:
@@ -72,6 +84,9 @@ def curve(
 
     Records in which a replica has no finite value are left out. A `marker` shows where they are.
     """
+    steps, values = _numbers("steps", steps, 1), _numbers("values", values, 2)
+    if len(steps) != len(values):
+        checks.fail("values", f"{len(values)} records", f"{len(steps)}, as steps have")
     known = np.isfinite(values).all(axis=1)
     if not known.any():
         return
@@ -97,6 +112,7 @@ def matrices(
     side : str
         Label of the vertical axis.
     """
+    panels = [(name, _finite("panels", M)) for name, M in _some(panels)]
     made = figure(3.1 * len(panels) + 0.6, 3.9)
     made.suptitle(title)
     limit = max(float(abs(M).max()) for _, M in panels) or 1.0
@@ -140,6 +156,10 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
     panels : list of (title, beta, token names)
     title : str
     """
+    panels = [(name, _finite("panels", beta), tokens) for name, beta, tokens in _some(panels)]
+    for _, beta, tokens in panels:
+        if beta.shape != (len(tokens), len(tokens)):
+            checks.fail("panels", f"{len(tokens)} tokens for {beta.shape}", "one a row and column")
     made = figure(4.1 * len(panels) + 0.4, 5.0)
     made.suptitle(title)
     for number, (name, beta, tokens) in enumerate(panels):
@@ -214,6 +234,9 @@ def against_depth(
     parts : Array, shape (L, H), optional
         Values of a layer's parts, as small dots.
     """
+    depth, values = _numbers("depth", depth, 1), _numbers("values", values, 1)
+    if len(depth) != len(values):
+        checks.fail("values", f"{len(values)} layers", f"{len(depth)}, as depth has")
     colour, style = COLOURS[number % len(COLOURS)], LINES[number % len(LINES)]
     edges = np.concatenate([depth[:1] - 0.5, depth[1:] - 0.5, depth[-1:] + 0.5])
     for low, high, left, right in zip(*band, edges, edges[1:], strict=False):
@@ -226,3 +249,24 @@ def against_depth(
     axes.plot(
         depth, shown, style, marker=marker, color=colour, label=label, markersize=4, linewidth=1.3
     )
+
+
+def _numbers(name: str, value: Any, axes: int) -> Array:
+    """Return an array of real numbers with so many axes, none of them empty, or fail."""
+    found = checks.array(name, value)
+    if found.ndim != axes or found.size == 0:
+        checks.fail(name, f"the shape {found.shape}", f"{axes} axes, none of them 0")
+    return found
+
+
+def _finite(name: str, value: Any) -> Array:
+    found = _numbers(name, value, 2)
+    if not np.isfinite(found).all():
+        checks.fail(name, "NaN or infinity", "finite entries: there is no colour for others")
+    return found
+
+
+def _some(panels: Any) -> Sequence[Any]:
+    if not isinstance(panels, Sequence) or not panels or isinstance(panels, str):
+        checks.fail("panels", repr(panels), "a list of at least one")
+    return panels

@@ -22,7 +22,7 @@ def generator(seed: int, stream: str, replica: int) -> np.random.Generator:
     ValueError
         If `seed` or `replica` is not a non-negative integer, or the stream has no such name.
     """
-    seed = checks.integer("seed", seed, minimum=0)
+    seed = checks.seed("seed", seed)
     number = STREAMS.index(checks.one_of("stream", stream, STREAMS))
     replica = checks.integer("replica", replica, minimum=0)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, replica)))

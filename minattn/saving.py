@@ -5,8 +5,11 @@ Saves are safetensors: arrays and a JSON text, read without running any code.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,36 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def claimed(path: Path, name: str) -> Iterator[None]:
+    """Hold a file to be written against every other process; errors call the argument `name`.
+
+    What killed processes have left beside it, half-written, is removed.
+
+    Raises
+    ------
+    ValueError
+        If another run is writing it, or its folder cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    held = path.with_name(f".{path.name}.lock")
+    lock = FileLock(held)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        checks.fail(name, f"{str(path)!r}, which another run is writing", "a file of its own")
+    except OSError as error:
+        checks.fail(name, f"{str(path)!r} ({error.strerror})", "a file that can be written")
+    try:
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+            leftover.unlink(missing_ok=True)
+        yield
+    finally:
+        held.unlink(missing_ok=True)
+        lock.release()
 
 
 def save_arrays(path: str | Path, arrays: Params, notes: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -33,9 +34,10 @@ import numpy as np
 import minattn
 from minattn import checks
 from minattn.executors import Function, Result, Submitter, open_executor
-from minattn.saving import load_arrays, save_arrays
+from minattn.saving import claimed, load_arrays, save_arrays
 
 RETRIES = 3  # of a setting whose worker died
+_MOST_WORKERS = 9999
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, needs an integer of at least 1")
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_WORKERS:
+        needs = f"an integer within 1..{_MOST_WORKERS}"
+        raise argparse.ArgumentTypeError(f"got {text!r}, needs {needs}")
     return int(text)
 
 
@@ -123,8 +126,10 @@ def run(
     Raises
     ------
     ValueError
-        If an argument does not fit, a result is no flat dict of arrays of numbers, or the cluster
-        cannot be reached.
+        If an argument does not fit, a result is no flat dict of arrays of numbers, the cluster
+        cannot be reached, or another run of this sweep writes to the folder.
+    OSError
+        If a result cannot be kept, as on a full disk; those before it are.
     ChildProcessError
         If the workers of a setting keep dying.
     KeyboardInterrupt
@@ -134,21 +139,21 @@ def run(
 
     workers = checks.integer("workers", workers, minimum=1)
     store = _Store(Path(folder), function, label, [_plain(setting) for setting in settings])
-    results = store.load() if resume else store.clear()
-    waiting = {number: s for number, s in enumerate(settings) if number not in results}
-    bar = tqdm(
-        total=len(settings), initial=len(results), desc=label, unit="setting", dynamic_ncols=True
-    )
-    work = contextlib.closing(_finished(function, waiting, workers, scheduler))
-    try:
-        with bar, work as finished:
-            for number, result in finished:
-                results[number] = store.save(number, result)
-                bar.update()
-    except KeyboardInterrupt:
-        kept = f"{len(results)} of {len(settings)} settings are kept"
-        print(f"\n{kept}: --resume goes on with the others", file=sys.stderr)
-        raise
+    with store.held():
+        results = store.load() if resume else store.clear()
+        waiting = {number: s for number, s in enumerate(settings) if number not in results}
+        size = {"total": len(settings), "initial": len(results)}
+        bar = tqdm(desc=label, unit="setting", dynamic_ncols=True, **size)
+        work = contextlib.closing(_finished(function, waiting, workers, scheduler))
+        try:
+            with bar, work as finished:
+                for number, result in finished:
+                    results[number] = store.save(number, result)
+                    bar.update()
+        except KeyboardInterrupt:
+            kept = f"{len(results)} of {len(settings)} settings are kept"
+            print(f"\n{kept}: --resume goes on with the others", file=sys.stderr)
+            raise
     return [results[number] for number in range(len(settings))]
 
 
@@ -201,6 +206,8 @@ class _Store:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             checks.fail("folder", f"{folder} ({error.strerror})", "a folder that can be made")
+        if not os.access(folder, os.W_OK):
+            checks.fail("folder", str(folder), "a folder that can be written")
         self.folder = folder
 
     def clear(self) -> dict[int, Result]:
@@ -208,6 +215,16 @@ class _Store:
         for path in self.folder.glob(f"{self.stem}.*.safetensors"):
             path.unlink()
         return {}
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder against other runs of this sweep; leave none that is empty."""
+        try:
+            with claimed(self.folder / self.stem, "folder"):
+                yield
+        finally:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
     def load(self) -> dict[int, Result]:
         """Return the results that are there, by the number of the setting."""

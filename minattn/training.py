@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,10 +16,11 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import Reference, choose
-from minattn.loop import Loop, Objective, Observer, Penalty, Source
+from minattn.loop import Loop, Objective, Observer, Penalty, Run, Source
 from minattn.optim import AdamW, Optimizer
 from minattn.params import check_params
 from minattn.randomness import replica_numbers
+from minattn.saving import claimed
 
 
 @dataclass
@@ -97,7 +99,8 @@ def fit(
     penalty : function params -> (value (R,), grads), optional
         Added to the loss that is minimised; recorded as "penalty", not part of "loss".
     save : path, optional
-        The run is saved here every `save_every` steps, at the end and on an interrupt.
+        The run is saved here every `save_every` steps, at the end and on an interrupt. No other
+        run may save to it meanwhile.
     resume : path, optional
         A saved run to go on with, up to `steps`: bit for bit what a run that never stopped gives
         on the same engine and number of threads.
@@ -111,12 +114,13 @@ def fit(
         If an argument does not fit, before any training.
     FloatingPointError
         If a value becomes infinite or NaN: it names step, layer and replica.
+    OSError
+        If a save cannot be written, as on a full disk; the one before it is then as it was.
     KeyboardInterrupt
         Passed on, after saving.
     """
     optimizer = AdamW() if optimizer is None else optimizer
-    if not isinstance(optimizer, Optimizer):
-        checks.fail("optimizer", type(optimizer).__name__, "SGD, AdamW or another Optimizer")
+    checks.instance("optimizer", optimizer, Optimizer)  # type: ignore[type-abstract]
     count, dtype = check_params(config, params)
     numbers = replica_numbers(count if replicas is None else replicas)
     if len(numbers) != count:
@@ -129,7 +133,7 @@ def fit(
         batch_size=checks.integer("batch_size", batch_size, minimum=1),
         length=checks.integer("length", length, minimum=1),
         optimizer=optimizer,
-        seed=checks.integer("seed", seed, minimum=0),
+        seed=checks.seed("seed", seed),
         numbers=numbers,
         record_every=checks.integer("record_every", record_every, minimum=1),
         observers=(observe,) if callable(observe) else _listed("observe", observe),
@@ -137,13 +141,24 @@ def fit(
         penalty=penalty,
     )
     _check_functions(loop)
-    if save is not None:
-        _check_save(save)
+    if not (progress is None or isinstance(progress, str) or hasattr(progress, "set_postfix")):
+        checks.fail("progress", repr(progress), "a label, or a tqdm bar")
     steps = checks.integer("steps", steps, minimum=1)
     save_every = checks.integer("save_every", save_every, minimum=1)
-    run = loop.start(params) if resume is None else loop.load(resume, params)
-    if run.step > steps:
-        checks.fail("steps", steps, f"at least the {run.step} that the saved run has made")
+    with nullcontext() if save is None else claimed(_checked_save(save), "save"):
+        run = loop.start(params) if resume is None else loop.load(resume, params)
+        if run.step > steps:
+            checks.fail("steps", steps, f"at least the {run.step} that the saved run has made")
+        last = _train(loop, run, steps, save, save_every, progress)
+    metrics = {name: np.stack(values) for name, values in last.metrics.items()}
+    params = loop.engine.get(last.params)
+    return History(np.array(last.steps), metrics, params, loop.engine.name)
+
+
+def _train(
+    loop: Loop, run: Run, steps: int, save: str | Path | None, save_every: int, progress: Any
+) -> Run:
+    """Make the updates that are left and the saves between them; return the finished run."""
     with loop.engine.session():
         try:
             with _progress(progress, steps, run.step) as bar:
@@ -157,18 +172,15 @@ def fit(
             raise
         if save is not None:
             loop.save(save, run)
-        last = loop.finish(run)
-    metrics = {name: np.stack(values) for name, values in last.metrics.items()}
-    params = loop.engine.get(last.params)
-    return History(np.array(last.steps), metrics, params, loop.engine.name)
+        return loop.finish(run)
 
 
-def _check_save(path: Any) -> None:
+def _checked_save(path: Any) -> Path:
     needs = "a path of a file, in a folder that can be written"
-    if not isinstance(path, (str, os.PathLike)):
-        checks.fail("save", repr(path), needs)
-    if Path(path).is_dir() or not os.access(Path(path).resolve().parent, os.W_OK):
+    found = checks.path("save", path)
+    if found.is_dir() or not os.access(found.resolve().parent, os.W_OK):
         checks.fail("save", repr(str(path)), needs)
+    return found
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:
@@ -183,8 +195,7 @@ def _check_functions(loop: Loop) -> None:
     if loop.penalty is not None:
         functions.append(("penalty", loop.penalty))
     for name, function in functions:
-        if not callable(function):
-            checks.fail(name, repr(function), "a function")
+        checks.function(name, function)
 
 
 def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[Source]:

@@ -23,6 +23,15 @@ settings.register_profile(
 settings.load_profile("minattn")
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how to run the tests in this order again."""
+    seed = getattr(config.option, "randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"in the order of -p randomly --randomly-seed={seed}")
+
+
 @pytest.fixture(autouse=True)
 def restored_threads() -> Iterator[None]:
     """Leave the number of threads as the test found it."""

@@ -1,5 +1,7 @@
 """Argument checks: the value comes back, or an error names argument, value and need."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ def test_every_error_has_one_form():
 
 @pytest.mark.parametrize(
     ("value", "minimum"),
-    [(0, None), (-7, None), (3, 3), (np.int32(5), 1), (np.uint64(2**63), 0), (10**30, 0)],
+    [(0, None), (-7, None), (3, 3), (np.int32(5), 1), (np.uint64(2**63 - 1), 0), (1 - 2**63, None)],
 )
 def test_integers_pass_as_plain_ones(value, minimum):
     found = checks.integer("n", value, minimum)
@@ -30,11 +32,55 @@ def test_integers_pass_as_plain_ones(value, minimum):
         (None, 2, "n: got None, needs an integer of at least 2$"),
         (1, 2, "n: got 1, needs an integer of at least 2$"),
         (np.array([1]), None, "n: got .*, needs an integer$"),
+        (2**63, None, "n: got an integer beyond 64 bits, needs an integer$"),
+        (-(10**30), None, "n: got an integer beyond 64 bits, needs an integer$"),
     ],
 )
 def test_a_bad_integer(value, minimum, message):
     with pytest.raises(ValueError, match=message):
         checks.integer("n", value, minimum)
+
+
+@pytest.mark.parametrize("value", [0, np.uint64(2**63), 10**30])
+def test_seeds_may_be_as_large_as_one_likes(value):
+    found = checks.seed("seed", value)
+    assert (found, type(found)) == (int(value), int)
+
+
+@pytest.mark.parametrize("value", [-1, True, 0.5, "1", None])
+def test_a_bad_seed(value):
+    with pytest.raises(ValueError, match=r"seed: got .*, needs an integer of at least 0$"):
+        checks.seed("seed", value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1, np.float32(0.5), np.array(2)])
+def test_any_number_passes_as_a_float(value):
+    found = checks.number("low", value)
+    assert type(found) is float
+    np.testing.assert_equal(found, float(value))
+
+
+@pytest.mark.parametrize("value", [True, "1", None, 1j, [1.0], np.array([1.0]), 10**400])
+def test_what_is_no_number(value):
+    with pytest.raises(ValueError, match=r"low: got .*, needs a"):
+        checks.number("low", value)
+
+
+@pytest.mark.parametrize("value", [0, -1e-300, np.nan, np.inf])
+def test_what_is_not_positive(value):
+    with pytest.raises(ValueError, match=r"lr: got .*, needs a"):
+        checks.positive("lr", value)
+
+
+@pytest.mark.parametrize("value", ["a", Path("a")])
+def test_paths_pass_as_paths(value):
+    assert checks.path("save", value) == Path("a")
+
+
+@pytest.mark.parametrize("value", ["", "a\0b", None, 3, b"a"])
+def test_a_bad_path(value):
+    with pytest.raises(ValueError, match=r"save: got .*, needs a path$"):
+        checks.path("save", value)
 
 
 @pytest.mark.parametrize("value", [0, 1, 0.5, np.float32(0.25), np.int8(1), np.array(0.75)])

@@ -100,7 +100,7 @@ def test_observers_in_fit():
 
 def test_bad_arguments():
     case = build_case(CONFIG, length=6)
-    with pytest.raises(ValueError, match=r"^params: got names that differ"):
+    with pytest.raises(ValueError, match=r"^initial: got names that differ"):
         ma.account(dataclasses.replace(CONFIG, layers=1), case.params)
     with pytest.raises(ValueError, match=r"^initial: got 2 replicas, needs 1, as params have"):
         observed(case, ma.init_params(CONFIG, replicas=2))

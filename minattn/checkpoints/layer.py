@@ -149,10 +149,10 @@ class Layer:
 
 
 def _rows(name: str, value: Any, W: Array) -> Array:
-    array = np.asarray(value)
-    if array.ndim != 2 or array.shape[1] != W.shape[0] or array.dtype.kind not in "iuf":
-        got = f"an array of {array.dtype}, shape {array.shape}"
-        checks.fail(name, got, f"real rows (N, {W.shape[0]})")
+    needs = f"real rows (N, {W.shape[0]})"
+    array = checks.array(name, value, needs=needs)
+    if array.ndim != 2 or array.shape[1] != W.shape[0]:
+        checks.fail(name, f"the shape {array.shape}", needs)
     return array
 
 

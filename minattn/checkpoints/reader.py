@@ -107,7 +107,17 @@ class Checkpoint:
     def _own_projections(self, query: str, key: str, heads: int | None) -> tuple[Any, ...]:
         """Read one replica of minattn's own parameters, which are (R, d, H, h) already."""
         names = (query, key, query.replace("W_q", "b_q"), key.replace("W_k", "b_k"))
-        return tuple(self._own(name, axes) for name, axes in zip(names, (4, 4, 3, 3), strict=True))
+        found = [self._own(name, axes) for name, axes in zip(names, (4, 4, 3, 3), strict=True)]
+        _, H, h = found[0].shape  # type: ignore[union-attr]
+        asked = self._settings
+        for name, given, there in (
+            ("heads", heads, H),
+            ("key_heads", asked.key_heads, H),
+            ("head_width", asked.head_width, h),
+        ):
+            if given not in (None, there):
+                checks.fail(name, given, f"{there}, as the save has, or none")
+        return tuple(found)
 
     def _own(self, name: str, axes: int) -> Array | None:
         if name not in self._file.stored:
@@ -201,10 +211,13 @@ def read(
         If the file is missing, damaged or of a kind that would run code; if its layout is unknown
         (the error lists the attention tensors seen), or an option does not fit it.
     """
+    path = checks.path("path", path)
     replica = checks.integer("replica", replica, minimum=0)
+    if prefix is not None:
+        checks.text("prefix", prefix)
     if family is not None:
         checks.one_of("family", family, FAMILIES)
-    file, settings, gguf = open_model(Path(path))
+    file, settings, gguf = open_model(path)
     settings = settings.with_options(
         heads=heads,
         key_heads=key_heads,

@@ -40,6 +40,7 @@ def score(layer: Layer) -> Scores:
     ValueError
         If a weight is not finite.
     """
+    checks.instance("layer", layer, Layer)
     return _scores(layer, layer.W_q, layer.W_k)
 
 
@@ -52,7 +53,7 @@ def score_heads(layer: Layer) -> Scores:
         Each of shape (H,).
     """
     # Products of single heads are too small for BLAS to share out, so threads take heads each.
-    threads = min(get_threads(), layer.key_heads)
+    threads = min(get_threads(), checks.instance("layer", layer, Layer).key_heads)
     group = layer.heads // layer.key_heads
     cuts = [layer.key_heads * thread // threads for thread in range(1, threads)]
     W_k = np.split(layer.W_k, cuts, axis=1)
@@ -99,8 +100,10 @@ def null_band(layer: Layer, per_head: bool = False, draws: int = DRAWS, seed: in
     key is again i.i.d. normal, so the sum is drawn. Turning queries by rotary positions changes
     nothing in law; folding a norm in does, and the band leaves the gains out.
     """
+    checks.instance("layer", layer, Layer)
+    checks.flag("per_head", per_head)
     draws = checks.integer("draws", draws, minimum=2)
-    seed = checks.integer("seed", seed, minimum=0)
+    seed = checks.seed("seed", seed)
     columns = layer.head_width * (1 if per_head else layer.key_heads)
     return _null_band(layer.width, columns, draws, seed)
 

@@ -58,7 +58,7 @@ class Settings:
             if name in given:
                 given[name] = checks.integer(name, given[name], minimum=1)
         if "rotary_base" in given:
-            given["rotary_base"] = checks.real("rotary_base", given["rotary_base"], minimum=0.0)
+            given["rotary_base"] = checks.positive("rotary_base", given["rotary_base"])
         if "pre_norm" in given:
             given["pre_norm"] = checks.flag("pre_norm", given["pre_norm"])
         decoder = None if "heads" in given else self.decoder_heads

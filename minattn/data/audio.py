@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import wave
@@ -11,10 +12,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.checks import fail, integer
+from minattn.checks import array, fail, integer, path, text
 from minattn.data.text import TextSource
 
 _MU = 255.0  # of the mu-law, which telephony uses
+_FASTEST = 2**31 - 1  # samples a second: two bytes each, and bytes a second have 32 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +69,11 @@ def load_wav(file: str | os.PathLike[str] | BinaryIO, levels: int = 16, name: st
         If the file cannot be read, is no such WAV, or is silent (the message names it).
     """
     levels = integer("levels", levels, minimum=2)
-    title = name or (os.path.basename(file) if isinstance(file, (str, os.PathLike)) else "WAV")
-    source: Any = os.fspath(file) if isinstance(file, os.PathLike) else file
+    source: Any = file
+    title = text("name", name) or "WAV"
+    if not hasattr(file, "read"):
+        source = os.fspath(path("wav", file))
+        title = name or os.path.basename(source)
     try:
         with wave.open(source, "rb") as wav:
             width, channels, rate = wav.getsampwidth(), wav.getnchannels(), wav.getframerate()
@@ -101,16 +106,27 @@ def write_wav(file: str | os.PathLike[str] | BinaryIO, samples: Array, rate: int
     Raises
     ------
     ValueError
-        If `rate` is no such number.
+        If an argument does not fit, or the file cannot be written.
     """
     rate = integer("rate", rate, minimum=1)
-    target: Any = os.fspath(file) if isinstance(file, os.PathLike) else file
-    with wave.open(target, "wb") as wav:
+    if rate > _FASTEST:
+        fail("rate", rate, f"at most the {_FASTEST} that a WAV file can say")
+    wave_form = array("samples", samples)
+    if wave_form.ndim != 1 or wave_form.size == 0 or not np.isfinite(wave_form).all():
+        fail("samples", f"an array of shape {wave_form.shape}", "finite samples of shape (n,)")
+    scaled = np.clip(np.rint(wave_form * 32767.0), -32767, 32767).astype("<i2")
+    with contextlib.ExitStack() as opened:
+        target: Any = file
+        if not hasattr(file, "write"):
+            try:
+                target = opened.enter_context(path("file", file).open("wb"))
+            except OSError as error:
+                fail("file", f"{str(file)!r} ({error.strerror})", "a file that can be written")
+        wav = opened.enter_context(wave.open(target, "wb"))
         wav.setnchannels(1)
         wav.setsampwidth(2)
         wav.setframerate(rate)
-        scaled = np.clip(np.rint(np.asarray(samples) * 32767), -32767, 32767)
-        wav.writeframes(scaled.astype("<i2").tobytes())
+        wav.writeframes(scaled.tobytes())
 
 
 def quantised(samples: Array, levels: int) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.checks import fail, integer, integers
+from minattn.checks import fail, generator, integer, integers
 
 _BRIGHTEST = 16  # of a pixel in scikit-learn's digits
 
@@ -74,8 +74,7 @@ class ImageSource:
         n, rows, columns = self.tokens.shape
         if rows * columns < N:
             fail("N", N, f"at most the {rows * columns} pixels of an image")
-        if not isinstance(rng, np.random.Generator):
-            fail("rng", repr(rng), "a numpy.random.Generator")
+        generator("rng", rng)
         images = rng.integers(n, size=(B, 1))
         starts = columns * rng.integers((rows * columns - N) // columns + 1, size=(B, 1))
         return np.asarray(self.tokens.reshape(n, -1)[images, starts + np.arange(N)])

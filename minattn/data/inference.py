@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.checks import fail, integer, integers, one_of
+from minattn.checks import array, fail, instance, integer, integers, one_of
 from minattn.data.markov import MarkovChain
 
 MASKS = ("bidirectional", "causal")
@@ -48,6 +48,7 @@ def posterior(chain: MarkovChain, evidence: Any, mask: str = "bidirectional") ->
     -----
     Forward-backward recursion (Baum et al., 1970) over each of the interleaved chains.
     """
+    instance("chain", chain, MarkovChain)
     mask = supported_mask("mask", mask)
     streams = _interleaved(_checked_evidence(chain, evidence), chain.lag)
     law = _from_before(chain, streams)
@@ -82,8 +83,11 @@ def masked_posterior(
     ValueError
         If an argument is malformed, or a sequence is impossible under the chain.
     """
+    instance("chain", chain, MarkovChain)
     mask_symbol = integer("mask_symbol", mask_symbol, minimum=chain.n_symbols)
     inputs = integers("inputs", inputs, below=mask_symbol + 1)
+    if inputs.ndim != 2 or inputs.shape[1] == 0:
+        fail("inputs", f"shape {inputs.shape}", "shape (B, N) with N > 0")
     likelihood = np.eye(mask_symbol + 1, chain.n_symbols)
     likelihood[mask_symbol] = 1.0
     return posterior(chain, likelihood[inputs], mask)
@@ -91,15 +95,13 @@ def masked_posterior(
 
 def _checked_evidence(chain: MarkovChain, evidence: Any) -> Array:
     """Return evidence as float64 with a maximum of 1 at each position, or fail."""
-    array = np.asarray(evidence)
-    if array.dtype.kind not in "fiub":
-        fail("evidence", f"an array of {array.dtype}", "an array of likelihoods")
-    if array.ndim != 3 or array.shape[1] == 0 or array.shape[2] != chain.n_symbols:
-        fail("evidence", f"shape {array.shape}", f"shape (B, N, {chain.n_symbols}) with N > 0")
-    array = array.astype(np.float64)
-    if not (np.isfinite(array) & (array >= 0)).all():
+    given = array("evidence", evidence, "fiub", "an array of likelihoods")
+    if given.ndim != 3 or given.shape[1] == 0 or given.shape[2] != chain.n_symbols:
+        fail("evidence", f"shape {given.shape}", f"shape (B, N, {chain.n_symbols}) with N > 0")
+    given = given.astype(np.float64)
+    if not (np.isfinite(given) & (given >= 0)).all():
         fail("evidence", "a negative or non-finite value", "likelihoods")
-    return _divided(array, array.max(axis=-1, keepdims=True), streams_a_sequence=1)
+    return _divided(given, given.max(axis=-1, keepdims=True), streams_a_sequence=1)
 
 
 def _divided(weights: Array, scale: Array, streams_a_sequence: int) -> Array:

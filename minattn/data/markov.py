@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import fail, flag, integer, integers, real
+from minattn.checks import array, fail, flag, generator, integer, integers, real
 from minattn.data.stationary import entropies, stationary_law
 from minattn.engines.compiling import compiled
 
@@ -106,7 +107,7 @@ class MarkovChain:
         """
         n_symbols = integer("n_symbols", n_symbols, minimum=1)
         shape = real("concentration", concentration, 1e-9, 1e9)
-        rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        rng = np.random.default_rng(checks.seed("seed", seed))
         size = (n_symbols, n_symbols)
         # In logarithms, Gamma(a) = Gamma(a + 1) U^(1 / a): at a small concentration the variables
         # themselves underflow, whole rows at a time.
@@ -137,9 +138,10 @@ class MarkovChain:
         ValueError
             If `probabilities` is not a law.
         """
-        if np.ndim(probabilities) != 1:
-            fail("probabilities", f"{np.ndim(probabilities)} axes", "one axis")
-        row = _probability_rows("probabilities", [probabilities])
+        law = array("probabilities", probabilities)
+        if law.ndim != 1:
+            fail("probabilities", f"{law.ndim} axes", "one axis")
+        row = _probability_rows("probabilities", law[None])
         return cls(np.repeat(row, row.shape[1], axis=0))
 
     @property
@@ -187,8 +189,7 @@ class MarkovChain:
             If a size is below 1 or `rng` is not a generator.
         """
         size = integer("B", B, minimum=1), integer("N", N, minimum=1)
-        if not isinstance(rng, np.random.Generator):
-            fail("rng", repr(rng), "a numpy.random.Generator")
+        generator("rng", rng)
         return _compiled_walk()(rng.random(size), self._cumulative, self.lag)
 
     def log_likelihood(self, tokens: Any) -> Array:
@@ -270,12 +271,7 @@ def _compiled_walk() -> Callable[[Array, Array, int], Array]:
 
 def _probability_rows(name: str, value: Any) -> Array:
     """Return rows of probabilities as normalised float64, or fail by the number of a bad row."""
-    try:
-        rows = np.array(value)
-    except ValueError:
-        fail(name, "rows of different lengths", "an array of probabilities")
-    if rows.dtype.kind not in "fiu":
-        fail(name, f"an array of {rows.dtype}", "an array of probabilities")
+    rows = array(name, value, needs="an array of probabilities")
     if rows.ndim != 2 or rows.size == 0:
         fail(name, f"shape {rows.shape}", "shape (V, V) with at least one symbol")
     rows = rows.astype(np.float64)

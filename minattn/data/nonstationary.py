@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.checks import fail, integer, real
+from minattn.checks import array, fail, flag, generator, instance, integer, real
 from minattn.data.markov import MarkovChain
 from minattn.data.stationary import entropies
 
@@ -64,8 +64,7 @@ class DriftingChain:
         drift: float,
         bonus: Any = None,
     ) -> None:
-        if not isinstance(chain, MarkovChain):
-            fail("chain", type(chain).__name__, "a MarkovChain")
+        instance("chain", chain, MarkovChain)
         length = integer("length", length, minimum=2)
         drift = real("drift", drift)
         early = _per_symbol("earliness", earliness, chain.n_symbols)
@@ -85,14 +84,27 @@ class DriftingChain:
         return self.chain.n_symbols
 
     def step_law(self, t: int) -> Array:
-        """Law of token t (row: the symbol `lag` positions before): (V, V), rows equal at first."""
+        """Law of token t (row: the symbol `lag` positions before): (V, V), rows equal at first.
+
+        Raises
+        ------
+        ValueError
+            If `t` is no position.
+        """
+        t = self._positions(integer("t", t, minimum=0) + 1, "t") - 1
         before = self.chain.transition
         if t < self.chain.lag:
             before = np.broadcast_to(self.chain.stationary, before.shape)
         return _tilted(before, self.tilt[t])
 
     def position_law(self, N: int) -> Array:
-        """Pr(x_t = s) at the first N positions, exactly: (N, V)."""
+        """Pr(x_t = s) at the first N positions, exactly: (N, V).
+
+        Raises
+        ------
+        ValueError
+            If there are no N positions.
+        """
         law = np.empty((self._positions(N), self.n_symbols))
         for t in range(N):
             before = law[t - self.chain.lag] if t >= self.chain.lag else self.chain.stationary
@@ -103,7 +115,13 @@ class DriftingChain:
         """Return the expected loss of the exact next-token predictor on windows of N tokens.
 
         In nats, the mean over the N - 1 targets of the entropy of each given all before it.
+
+        Raises
+        ------
+        ValueError
+            If `N` is below 2, or there are no N positions.
         """
+        N = integer("N", N, minimum=2)
         law = self.position_law(N)
         lag, start = self.chain.lag, self.chain.stationary
         losses = [
@@ -130,8 +148,7 @@ class DriftingChain:
             If a size is out of range or `rng` is not a generator.
         """
         B, N = integer("B", B, minimum=1), self._positions(N)
-        if not isinstance(rng, np.random.Generator):
-            fail("rng", repr(rng), "a numpy.random.Generator")
+        generator("rng", rng)
         draws = rng.random((B, N))
         tokens = np.zeros((B, N), np.int64)
         for t in range(N):
@@ -146,10 +163,10 @@ class DriftingChain:
         edges = np.stack([self.step_law(t) for t in range(self.length)]).cumsum(axis=-1)
         return np.asarray(edges / edges[..., -1:])
 
-    def _positions(self, N: int) -> int:
-        N = integer("N", N, minimum=1)
+    def _positions(self, N: int, name: str = "N") -> int:
+        N = integer(name, N, minimum=1)
         if self.length < N:
-            fail("N", N, f"at most the {self.length} positions that there are")
+            fail(name, N, f"at most the {self.length} positions that there are")
         return N
 
 
@@ -169,8 +186,16 @@ def count_ratio(position_law: Array, diagonal: bool = False) -> Array:
         (N - mu) / (mu - 1), with mu the symbol's mean position counted from 1 (Remark A.10), or
         with the diagonal (N + 1 - mu) / mu. NaN for a symbol that never occurs, infinite for one
         that occurs at the first position alone and may not attend to itself.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
     """
-    law = np.asarray(position_law, float)
+    diagonal = flag("diagonal", diagonal)
+    law = array("position_law", position_law)
+    if law.ndim != 2 or law.size == 0 or not (np.isfinite(law) & (law >= 0)).all():
+        fail("position_law", f"an array of shape {law.shape}", "probabilities of shape (N, V)")
     mass = law.sum(axis=0)
     positions = np.arange(1, len(law) + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -188,9 +213,9 @@ def _tilted(law: Array, tilt: Array) -> Array:
 
 
 def _per_symbol(name: str, values: Any, n_symbols: int) -> Array:
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiu" or array.shape != (n_symbols,):
-        fail(name, f"{array.dtype} of shape {array.shape}", f"{n_symbols} real numbers")
-    if not np.isfinite(array).all():
+    found = array(name, values)
+    if found.shape != (n_symbols,):
+        fail(name, f"the shape {found.shape}", f"{n_symbols} real numbers")
+    if not np.isfinite(found).all():
         fail(name, "NaN or infinity", "finite numbers")
-    return array.astype(np.float64)
+    return found.astype(np.float64)

@@ -6,12 +6,13 @@ exact predictor is the posterior of each hidden symbol given everything that may
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.checks import fail, integer, integers, real
+from minattn.checks import array, fail, function, instance, integer, integers, real
 from minattn.data.inference import posterior, supported_mask
 from minattn.data.markov import MarkovChain
 from minattn.data.stationary import entropies
@@ -73,6 +74,7 @@ def next_token_optimum(chain: MarkovChain, length: int) -> float:
     ValueError
         If `length` is below 2.
     """
+    instance("chain", chain, MarkovChain)
     targets = integer("length", length, minimum=2) - 1
     unforeseen = min(chain.lag - 1, targets)
     loss = unforeseen * float(entropies(chain.stationary))
@@ -99,6 +101,8 @@ def next_token_loss(chain: MarkovChain, batch: ReplicaBatch) -> float:
     ValueError
         If the batch is malformed or has another mask.
     """
+    instance("chain", chain, MarkovChain)
+    _check_parts("batch", batch, ("inputs", "targets", "weights", "mask"))
     supported_mask("batch.mask", batch.mask, ["causal"])
     inputs, targets, weights = _checked_batch(batch, chain.n_symbols, chain.n_symbols)
     law = np.tile(chain.stationary, (*inputs.shape, 1))
@@ -138,6 +142,9 @@ def masked_token_loss(chain: MarkovChain, objective: MaskedObjective, batch: Rep
     The predictor knows that the position it is asked about was selected, and does not know of any
     other whether it was: a visible token elsewhere may be a random one.
     """
+    instance("chain", chain, MarkovChain)
+    _check_parts("objective", objective, ("rate", "mask_symbol", "replace"))
+    _check_parts("batch", batch, ("inputs", "targets", "weights", "mask"))
     mask = supported_mask("batch.mask", batch.mask)
     anywhere, selected = _input_likelihoods(chain, objective)
     inputs, targets, weights = _checked_batch(batch, len(selected), chain.n_symbols)
@@ -174,6 +181,7 @@ def optimal_loss(chain: MarkovChain, objective: Any, batch: ReplicaBatch) -> flo
     """
     if hasattr(objective, "rate"):
         return masked_token_loss(chain, objective, batch)
+    function("objective", objective)
     return next_token_loss(chain, batch)
 
 
@@ -189,20 +197,28 @@ def _input_likelihoods(chain: MarkovChain, objective: MaskedObjective) -> tuple[
     return (1 - rate) * visible + rate * selected, selected
 
 
+def _check_parts(name: str, value: Any, parts: Iterable[str]) -> None:
+    """Fail unless a value that is known by its attributes has them."""
+    for part in parts:
+        if not hasattr(value, part):
+            fail(name, type(value).__name__, f"one with the attribute {part!r}")
+
+
 def _checked_batch(
     batch: ReplicaBatch, n_inputs: int, n_symbols: int
 ) -> tuple[Array, Array, Array]:
     """Return inputs, targets (0 where they do not count) and weights of one replica, or fail."""
     inputs = integers("batch.inputs", batch.inputs, below=n_inputs)
-    weights = np.asarray(batch.weights)
+    weights = array("batch.weights", batch.weights, "fiub")
+    targets = array("batch.targets", batch.targets)
     if inputs.ndim != 2 or inputs.size == 0:
         fail("batch.inputs", f"shape {inputs.shape}", "shape (B, n) of one replica")
-    for name, array in ("targets", np.asarray(batch.targets)), ("weights", weights):
-        if array.shape != inputs.shape:
-            fail(f"batch.{name}", f"shape {array.shape}", f"shape {inputs.shape}, as inputs have")
-    if weights.dtype.kind not in "fiub" or not (np.isfinite(weights) & (weights >= 0)).all():
+    for name, given in ("targets", targets), ("weights", weights):
+        if given.shape != inputs.shape:
+            fail(f"batch.{name}", f"shape {given.shape}", f"shape {inputs.shape}, as inputs have")
+    if not (np.isfinite(weights) & (weights >= 0)).all():
         fail("batch.weights", "a negative or non-finite value", "weights of at least 0")
-    counted = np.where(weights > 0, np.asarray(batch.targets), 0)
+    counted = np.where(weights > 0, targets, 0)
     return inputs, integers("batch.targets", counted, below=n_symbols), weights
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import fail, integer, integers, one_of
+from minattn.checks import fail, generator, integer, integers, one_of
 from minattn.data.reading import help_topics, read_path
 
 UNKNOWN = "<unknown>"
@@ -88,8 +89,7 @@ class TextSource:
         B, windows = integer("B", B, minimum=1), self.windows(N)
         if windows == 0:
             fail("N", N, f"at most the {len(self.tokens)} tokens that there are")
-        if not isinstance(rng, np.random.Generator):
-            fail("rng", repr(rng), "a numpy.random.Generator")
+        generator("rng", rng)
         starts = rng.integers(windows, size=(B, 1))
         windows_drawn: Array = self.tokens[starts + np.arange(N)]
         return windows_drawn
@@ -151,8 +151,7 @@ class Corpus:
         ValueError
             At level "char", at a character that the corpus lacks; the message gives its position.
         """
-        if not isinstance(text, str):
-            fail("text", repr(text), "a string")
+        checks.text("text", text)
         if self.level == "word":
             return _word_tokens(_words(text), self._numbers)
         return _char_tokens(text, self.symbols)

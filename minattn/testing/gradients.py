@@ -97,13 +97,17 @@ def check_gradient(
         If an argument does not fit; if f cannot take the step that `method` names; or if the
         derivative of f is zero everywhere, as that of sum(softmax(x)): a check that cannot fail.
     """
+    checks.function("f", f)
+    checks.function("grad", grad)
     checks.one_of("method", method, METHODS)
+    if tolerance is not None:
+        tolerance = checks.real("tolerance", tolerance, minimum=0)
     arrays, unwrap = _as_dict(x)
-    rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
+    rng = np.random.default_rng(checks.seed("seed", seed))
     direction = {n: np.asarray(rng.standard_normal(array.shape)) for n, array in arrays.items()}
     functional, cotangent = _contracted(lambda point: f(unwrap(point)), arrays, rng)
     derivative, method, note = _choose(functional, arrays, direction, method)
-    allowed = TOLERANCES[method] if tolerance is None else checks.real("tolerance", tolerance)
+    allowed = TOLERANCES[method] if tolerance is None else tolerance
     measured, value = derivative(arrays), functional(arrays)
     critical = _vanishes(measured, value, method)
     if critical:

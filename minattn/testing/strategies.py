@@ -15,7 +15,7 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import ATTENTIONS, NORMS, TransformerConfig
 from minattn.data.markov import MarkovChain
-from minattn.masks import NAMES, Mask
+from minattn.masks import NAMES, Mask, check_mask
 from minattn.objectives import Batch
 from minattn.params import init_params
 
@@ -69,6 +69,7 @@ def build_params(config: TransformerConfig, replicas: int = 1, seed: int = 0) ->
     ValueError
         If an argument does not fit.
     """
+    checks.instance("config", config, TransformerConfig)
     scales = {"softmax": (1.0, 2.0), "linear": (0.5, 1.0)}[config.attention]
     values = init_params(config, replicas, seed, embedding_scale=scales[0], qk_scale=scales[1])
     rng = np.random.default_rng(seed)
@@ -97,8 +98,14 @@ def build_batch(
     ValueError
         If an argument does not fit.
     """
-    shape = (batch_size, length) if replicas is None else (replicas, batch_size, length)
-    rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
+    checks.instance("config", config, TransformerConfig)
+    sizes = {"batch_size": batch_size, "length": length}
+    if replicas is not None:
+        sizes = {"replicas": replicas} | sizes
+    shape = tuple(checks.integer(name, size, minimum=1) for name, size in sizes.items())
+    if length > config.max_length:
+        checks.fail("length", length, f"at most max_length {config.max_length}")
+    rng = np.random.default_rng(checks.seed("seed", seed))
     inputs = rng.integers(config.vocab_size + 1, size=shape)
     targets = rng.integers(config.vocab_size, size=shape)
     weights = rng.uniform(0.1, 1.0, shape) * (rng.random(shape) > 1 / 3)
@@ -165,25 +172,46 @@ def masks(length: int) -> SearchStrategy[Mask]:
     return st.sampled_from(NAMES) | arrays(np.bool_, shape, elements=st.booleans())
 
 
-@st.composite
 def tokens(
-    draw: Any, config: TransformerConfig, replicas: int | None = None, max_batch: int = 3
-) -> Array:
-    """Draw inputs of a model, (B, N) or, given `replicas`, (R, B, N): symbols 0..V."""
-    B, N = draw(st.integers(1, max_batch)), draw(st.integers(1, config.max_length))
-    return build_batch(config, replicas, B, N, seed=draw(_SEEDS)).inputs
+    config: TransformerConfig, replicas: int | None = None, max_batch: int = 3
+) -> SearchStrategy[Array]:
+    """Draw inputs of a model, (B, N) or, given `replicas`, (R, B, N): symbols 0..V.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    return batches(config, replicas, max_batch).map(lambda batch: batch.inputs)
 
 
-@st.composite
-def params(draw: Any, config: TransformerConfig, replicas: int = 1) -> Params:
-    """Draw parameters at which no gradient vanishes by accident."""
-    return build_params(config, replicas, draw(_SEEDS))
+def params(config: TransformerConfig, replicas: int = 1) -> SearchStrategy[Params]:
+    """Draw parameters at which no gradient vanishes by accident.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    checks.instance("config", config, TransformerConfig)
+    checks.integer("replicas", replicas, minimum=1)
+    return st.builds(build_params, st.just(config), st.just(replicas), _SEEDS)
 
 
 def batches(
     config: TransformerConfig, replicas: int | None = 1, max_batch: int = 3
 ) -> SearchStrategy[Batch]:
-    """Draw batches for a model, (R, B, N) or, with ``replicas=None``, (B, N)."""
+    """Draw batches for a model, (R, B, N) or, with ``replicas=None``, (B, N).
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    checks.instance("config", config, TransformerConfig)
+    if replicas is not None:
+        checks.integer("replicas", replicas, minimum=1)
+    checks.integer("max_batch", max_batch, minimum=1)
     return st.integers(1, config.max_length).flatmap(
         lambda length: st.builds(
             build_batch,
@@ -203,7 +231,16 @@ def cases(
     """Draw a model and a batch that fit; keywords fix fields of the configuration.
 
     ``loss_and_grad(*case)`` takes what is drawn. Without `mask` it is drawn too.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
     """
+    checks.integer("max_replicas", max_replicas, minimum=1)
+    checks.integer("max_batch", max_batch, minimum=1)
+    if mask is not None:
+        check_mask(mask)
 
     def of(drawn: tuple[TransformerConfig, int]) -> SearchStrategy[Case]:
         config, length = drawn
@@ -223,7 +260,15 @@ def cases(
 
 
 def markov_chains(max_symbols: int = 6, max_lag: int = 3) -> SearchStrategy[MarkovChain]:
-    """Draw Markov chains of 2 symbols or more, from nearly deterministic to nearly uniform."""
+    """Draw Markov chains of 2 symbols or more, from nearly deterministic to nearly uniform.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    checks.integer("max_symbols", max_symbols, minimum=2)
+    checks.integer("max_lag", max_lag, minimum=1)
     return st.builds(
         MarkovChain.random,
         n_symbols=st.integers(2, max_symbols),

@@ -108,9 +108,14 @@ def statement(
     Raises
     ------
     ValueError
-        If the name is taken, or `method` or `draws` is not valid.
+        If the name is taken, a text is no string, or `method` or `draws` is not valid.
     """
-    if name in _STATEMENTS:
+    texts = {"text": text, "source": source, "assumptions": assumptions}
+    for argument, value in (
+        {"name": name} | texts | {"predicted": predicted, "rule": rule}
+    ).items():
+        checks.text(argument, value)
+    if name in _STATEMENTS or not name:
         checks.fail("name", repr(name), "a name that is not taken")
     checks.one_of("method", method, METHODS)
     checks.integer("draws", draws, minimum=2)
@@ -173,7 +178,7 @@ def check(name: str, seed: int = 0, draws: int | None = None, **altered: Any) ->
         If there is no such statement or ingredient, or `seed` or `draws` is out of range.
     """
     found = _find(name)
-    seed = checks.integer("seed", seed, minimum=0)
+    seed = checks.seed("seed", seed)
     draws = found.draws if draws is None else checks.integer("draws", draws, minimum=2)
     for ingredient in altered:
         checks.one_of("altered", ingredient, _ingredients(found.measure))
@@ -205,6 +210,7 @@ def check_all(seed: int = 0, draws: int | None = None, progress: str | None = No
     counts = {s.name: s.draws if most is None else min(most, s.draws) for s in _STATEMENTS.values()}
     items: Iterable[tuple[str, int]] = counts.items()
     if progress is not None:
+        checks.text("progress", progress)
         from tqdm import tqdm
 
         items = tqdm(list(items), desc=progress, unit="statement", leave=False)

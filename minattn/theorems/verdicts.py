@@ -10,6 +10,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from minattn import checks
+
 HOLDS_EXACTLY = "holds exactly"
 HOLDS_IN_EXPECTATION = "holds in expectation"
 DOES_NOT_HOLD = "does not hold"
@@ -23,12 +25,12 @@ MARGIN = 0.1
 
 def only_if(condition: str) -> str:
     """Return the verdict for a statement that needs a condition which it does not state."""
-    return f"holds only if {condition}"
+    return f"holds only if {checks.text('condition', condition)}"
 
 
 def is_exact(residuals: ArrayLike, limit: float = ROUNDING) -> bool:
     """Whether every residual is rounding; NaN is not."""
-    values = np.asarray(residuals, dtype=np.float64)
+    values, limit = checks.array("residuals", residuals), checks.real("limit", limit)
     return bool(values.size and (np.abs(values) <= limit).all())
 
 
@@ -45,7 +47,8 @@ def expectation_rule(
     One that leaves `predicted` out refutes it; all of them together within `margin` of it confirm
     it; anything else is too wide to say.
     """
-    low, high = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    low, high = checks.array("low", low), checks.array("high", high)
+    predicted, margin = checks.real("predicted", predicted), checks.real("margin", margin, 0)
     if ((low > predicted) | (high < predicted)).any():
         return DOES_NOT_HOLD
     if ((low >= predicted - margin) & (high <= predicted + margin)).all():
@@ -55,7 +58,8 @@ def expectation_rule(
 
 def threshold_rule(low: float, high: float, threshold: float) -> str:
     """Whether an interval lies above a threshold (holds), below it, or across it."""
-    if math.isnan(low) or math.isnan(high):
+    threshold = checks.real("threshold", threshold)
+    if math.isnan(checks.number("low", low)) or math.isnan(checks.number("high", high)):
         return INCONCLUSIVE
     if low > threshold:
         return HOLDS_IN_EXPECTATION
@@ -64,6 +68,7 @@ def threshold_rule(low: float, high: float, threshold: float) -> str:
 
 def misprint_rule(printed: ArrayLike, mended: ArrayLike, condition: str) -> str:
     """Judge a formula as printed and as mended, by the residuals of the two."""
-    if is_exact(printed):
+    if is_exact(checks.array("printed", printed)):
         return HOLDS_EXACTLY
-    return only_if(condition) if is_exact(mended) else DOES_NOT_HOLD
+    qualified = is_exact(checks.array("mended", mended))
+    return only_if(condition) if qualified else DOES_NOT_HOLD

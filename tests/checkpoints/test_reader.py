@@ -336,6 +336,14 @@ def test_a_saved_run_gives_its_own_parameters(tmp_path):
         np.testing.assert_allclose(score(layer), ma.scores.scores(M), rtol=1e-9)
 
 
+@pytest.mark.parametrize("options", [{"heads": 4}, {"key_heads": 1}, {"head_width": 2}])
+def test_sizes_that_a_saved_run_does_not_have_are_refused(tmp_path, options):
+    train(tmp_path / "run", ma.next_token)
+    (name,) = options
+    with pytest.raises(ValueError, match=f"^{name}: got {options[name]}, needs "):
+        list(read(tmp_path / "run", **options))
+
+
 def test_a_saved_masked_run_is_an_encoder_and_post_norm_is_not_folded(tmp_path):
     objective = ma.MaskedToken(mask_symbol=4, mask="bidirectional")
     train(tmp_path / "run", objective, norm="post")

@@ -64,7 +64,7 @@ def test_a_row_that_is_no_law_is_rejected_by_number(row, said):
         ([[0.5, 0.5]], "a square matrix"),
         ([0.5, 0.5], r"shape \(2,\)"),
         (np.zeros((0, 0)), r"shape \(0, 0\)"),
-        ([[1], [0.5, 0.5]], "different lengths"),
+        ([[1], [0.5, 0.5]], "a list that is no array"),
         ([[1j]], "complex128"),
         ([["1"]], "array of probabilities"),
         (None, "object"),
@@ -357,7 +357,7 @@ def test_sample_rejects_bad_sizes(arguments, name):
 
 
 def test_sample_rejects_what_is_no_generator():
-    with pytest.raises(ValueError, match=r"^rng: got 0, needs a numpy\.random\.Generator"):
+    with pytest.raises(ValueError, match=r"^rng: got int, needs a numpy\.random\.Generator"):
         MarkovChain(TWO).sample(2, 2, 0)
 
 
