@@ -13,16 +13,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "sims"))
 
-import benchmark as sim  # noqa: E402
-import benchmark_contestants as contestants  # noqa: E402
-import benchmark_curves as curves  # noqa: E402
-import benchmark_figures as figures  # noqa: E402
-import benchmark_processes as processes  # noqa: E402
-import benchmark_results as results  # noqa: E402
-import benchmark_steps as steps  # noqa: E402
-import benchmark_timing as timing  # noqa: E402
-import benchmark_training as training  # noqa: E402
-from benchmark_settings import Setting  # noqa: E402
+from parts.benchmark import (  # noqa: E402
+    contestants,
+    curves,
+    figures,
+    processes,
+    results,
+    steps,
+    timing,
+    training,
+)
+from parts.benchmark import run as sim  # noqa: E402
+from parts.benchmark.settings import Setting  # noqa: E402
 
 from minattn.claims import VERDICTS  # noqa: E402
 from minattn.engines import Reference  # noqa: E402
@@ -67,7 +69,7 @@ def test_a_quick_run_from_the_command_line(tmp_path):
 def test_bad_options_are_one_clear_line(options, message, tmp_path, capsys):
     out = tmp_path / "run"
     with pytest.raises(SystemExit) as ending:
-        sim.experiment.run(lambda: sim.main(["--quick", "--out", str(out), *options]))
+        sim.experiment.run(lambda: sim.main(["--quick", "--out", str(out), *options], ""))
     assert ending.value.code == 2
     error = capsys.readouterr().err
     assert message in error

@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "sims"), str(ROOT / "tests" / "engines")]
 
-import benchmark_gpu_checks as checks  # noqa: E402
 import cuda_on_cpu  # noqa: E402
 import fake_cupy  # noqa: E402
+from parts.benchmark import gpu_checks as checks  # noqa: E402
 
 from minattn.claims import VERDICTS  # noqa: E402
 
@@ -67,7 +67,7 @@ import sys
 for name in ("numba", "scipy", "matplotlib", "tqdm", "safetensors", "filelock", "threadpoolctl"):
     sys.modules[name] = None
 sys.path.insert(0, "sims")
-import benchmark_gpu_checks as checks
+from parts.benchmark import gpu_checks as checks
 checks.train("numpy")
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -78,10 +78,9 @@ checks.train("numpy")
 
 @pytest.fixture
 def sim():
-    pytest.importorskip("benchmark_settings", reason="needs the files of sims/benchmark.py")
-    import benchmark_gpu
+    from parts.benchmark import gpu
 
-    return benchmark_gpu
+    return gpu
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from benchmark_contestants import ENGINES, admit
-from benchmark_results import Found, noise, row, timed
-from benchmark_settings import Setting
-from benchmark_timing import claim, quartiles, take_turns
+from parts.benchmark.contestants import ENGINES, admit
+from parts.benchmark.results import Found, noise, row, timed
+from parts.benchmark.settings import Setting
+from parts.benchmark.timing import claim, quartiles, take_turns
 
 from minattn.arrays import Array
 

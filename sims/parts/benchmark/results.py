@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmark_contestants import NAMES
-from benchmark_timing import CALM, Times, quartiles
+from parts.benchmark.contestants import NAMES
+from parts.benchmark.timing import CALM, Times, quartiles
 
 from minattn.arrays import Array
 from minattn.claims import DOES_NOT_HOLD, HOLDS, Claim

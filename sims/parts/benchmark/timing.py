@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,9 @@ import numpy as np
 from minattn.arrays import Array
 from minattn.claims import DOES_NOT_HOLD, HOLDS, INCONCLUSIVE, Claim, Decision, Rule, judge
 
-WARM, BLOCK = 0.03, 0.05  # seconds at least of untimed and of timed steps a turn
+# Seconds of a turn: at rest, as threads of the one before spin for up to a tenth of a second and
+# would take a core from the next, and then at least of untimed and of timed steps.
+REST, WARM, BLOCK = 0.15, 0.03, 0.05
 CALM = 0.1  # share of the cores that other processes may take in a round
 TRIES = 2  # rounds that are tried at most, over those that are wanted
 
@@ -84,7 +86,7 @@ def take_turns(contestants: Sequence[Contestant], rounds: int) -> Times:
 def _turn(contestant: Contestant) -> float:
     """Return the seconds a step takes, the mean over a block of steps."""
     with contestant.session():
-        # Threads that the one before left spinning come to rest, and caches fill.
+        sleep(REST)
         _repeat(contestant.step, WARM)
         return _repeat(contestant.step, BLOCK)
 

@@ -9,8 +9,8 @@ from functools import partial
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no idle compilers beside the timing
 
 import torch
-from benchmark_contestants import Maker, Stepper, pack, unpack
-from benchmark_settings import Setting
+from parts.benchmark.contestants import Maker, Stepper, pack, unpack
+from parts.benchmark.settings import Setting
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 

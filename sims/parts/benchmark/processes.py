@@ -2,8 +2,8 @@
 
 Run as a script it is that process, which prints one number; SETTING is JSON:
 
-    python benchmark_processes.py memory SETTING NAME THREADS
-    python benchmark_processes.py compilation SETTING
+    python -m parts.benchmark.processes memory SETTING NAME THREADS
+    python -m parts.benchmark.processes compilation SETTING
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from benchmark_contestants import ENGINES, engine_step, makers
-from benchmark_results import Found, row
-from benchmark_settings import Setting
-from benchmark_steps import LARGE, SMALL
-from benchmark_timing import claim, quartiles
+from parts.benchmark.contestants import ENGINES, engine_step, makers
+from parts.benchmark.results import Found, row
+from parts.benchmark.settings import Setting
+from parts.benchmark.steps import LARGE, SMALL
+from parts.benchmark.timing import claim, quartiles
 
 from minattn import account, fit, init_params, next_token, set_threads
 from minattn.data import MarkovChain
+
+SIMS = Path(__file__).resolve().parents[2]
 
 STEPS = 3  # in which memory is watched
 RUNS = 2  # fresh processes a measurement of memory
@@ -90,7 +92,9 @@ def measure_compilation(setting: Setting, options: Namespace) -> Found:
 
 def ask(task: str, setting: Setting, *more: str, **environment: str) -> float:
     """Run this file in a fresh process and return the number that it prints."""
-    command = [sys.executable, __file__, task, json.dumps(asdict(setting)), *more]
+    paths = f"{SIMS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment |= {"PYTHONPATH": paths.rstrip(os.pathsep)}
+    command = [sys.executable, "-m", __name__, task, json.dumps(asdict(setting)), *more]
     run = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
     )

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from benchmark_results import Found, noise, row, timed
-from benchmark_settings import Setting
-from benchmark_steps import SMALL
-from benchmark_timing import Contestant, claim, quartiles, take_turns
+from parts.benchmark.results import Found, noise, row, timed
+from parts.benchmark.settings import Setting
+from parts.benchmark.steps import SMALL
+from parts.benchmark.timing import Contestant, claim, quartiles, take_turns
 
 from minattn import fit, next_token
 from minattn.arrays import Array

@@ -1,6 +1,6 @@
 """Is the engine "cupy" right on this GPU, and how fast? Against NumPy, then against PyTorch.
 
-python sims/benchmark_gpu.py [--out DIR]
+python sims/benchmark.py --gpu-check [--out DIR]
 
 At most five minutes on a data-centre GPU. Needs NumPy, CuPy and, for the times, PyTorch; minattn
 need not be installed.
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 if not __package__:  # a source tree, without installation
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-import benchmark_gpu_checks
-from benchmark_contestants import check
-from benchmark_results import targets
-from benchmark_settings import Setting
-from benchmark_timing import claim
+from parts.benchmark import gpu_checks
+from parts.benchmark.contestants import check
+from parts.benchmark.results import targets
+from parts.benchmark.settings import Setting
+from parts.benchmark.timing import claim
 
 from minattn import experiment
 from minattn.arrays import Array
@@ -74,10 +74,10 @@ def gpu_check(out: Path) -> list[Claim]:
     out.mkdir(parents=True, exist_ok=True)
     start = perf_counter()
     found = []
-    for one in benchmark_gpu_checks.checks():
+    for one in gpu_checks.checks():
         found.append(one)
         print(f"{'ok   ' if one.passed else 'WRONG'} {one.error:8.1e}  {one.name}", flush=True)
-    alone = benchmark_gpu_checks.replica_alone()
+    alone = gpu_checks.replica_alone()
     print(f"      {alone:8.1e}  difference of a replica that is trained alone")
     wrong = [one.name for one in found if not one.passed]
     if wrong:
@@ -183,8 +183,8 @@ def elapsed(step: Step, count: int) -> float:
 def torch_makers() -> tuple[dict[str, Any], dict[str, str]]:
     """Return what makes each of PyTorch's steps on the device, and why it is missing."""
     try:
-        import benchmark_torch
         import torch
+        from parts.benchmark import torch_steps
     except ImportError as error:
         return {}, {"torch": f"{error}"}
     if DEVICE == "cuda" and not torch.cuda.is_available():
@@ -197,7 +197,7 @@ def torch_makers() -> tuple[dict[str, Any], dict[str, str]]:
 
         return made
 
-    return {name: on_device(make) for name, make in benchmark_torch.makers(1).items()}, {}
+    return {name: on_device(make) for name, make in torch_steps.makers(1).items()}, {}
 
 
 def device() -> str:
@@ -216,7 +216,3 @@ def main(arguments: list[str] | None = None) -> None:
     if lack is not None:
         parser.error(f"the engine 'cupy' cannot run here: it needs {lack}")
     gpu_check(options.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from benchmark_contestants import Maker, Stepper, pack, unpack
-from benchmark_settings import Setting
+from parts.benchmark.contestants import Maker, Stepper, pack, unpack
+from parts.benchmark.settings import Setting
 
 from minattn.arrays import Params
 from minattn.engines.reference import NORM_EPSILON

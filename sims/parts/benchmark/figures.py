@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmark_contestants import NAMES
-from benchmark_results import Rows
+from parts.benchmark.contestants import NAMES
+from parts.benchmark.results import Rows
 
 from minattn import plots
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from benchmark_settings import Setting
-from benchmark_timing import Contestant
+from parts.benchmark.settings import Setting
+from parts.benchmark.timing import Contestant
 
 from minattn import checks
 from minattn.arrays import Params
@@ -51,15 +51,15 @@ def makers(threads: int) -> tuple[dict[str, Maker], dict[str, str]]:
     for name in ENGINES:
         made[name] = lambda *problem, name=name: engine_step(name, *problem)
     try:
-        import benchmark_torch
+        from parts.benchmark import torch_steps
 
-        made |= benchmark_torch.makers(threads)
+        made |= torch_steps.makers(threads)
     except ImportError as error:
         missing["torch"] = f"{error}: pip install 'minattn[bench]'"
     try:
-        import benchmark_jax
+        from parts.benchmark import jax_steps
 
-        made |= benchmark_jax.makers()
+        made |= jax_steps.makers()
     except ImportError as error:
         missing["jax"] = f"{error}: pip install 'minattn[bench]'"
     return made, missing
