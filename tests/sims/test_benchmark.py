@@ -202,6 +202,7 @@ class Clock:
         ([0.0, 0.0, 0.0], 3, 0.0),
         ([0.0, 0.9, 0.05, 0.0], 3, 0.05),  # the second round is made again
         ([0.9, 0.9, 0.0, 0.0, 0.9, 0.9], 6, 0.9),  # too few calm ones: all are kept
+        ([0.9, 0.9, 0.9, 0.9], 4, 0.9),  # there is no use in going on
         ([np.nan] * 3, 3, np.nan),  # a system that does not say
     ],
 )

@@ -19,7 +19,6 @@ from minattn.claims import DOES_NOT_HOLD, HOLDS, INCONCLUSIVE, Claim, Decision, 
 # would take a core from the next, and then at least of untimed and of timed steps.
 REST, WARM, BLOCK = 0.15, 0.03, 0.05
 CALM = 0.1  # share of the cores that other processes may take in a round
-TRIES = 2  # rounds that are tried at most, over those that are wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +62,22 @@ class Times:
 def take_turns(contestants: Sequence[Contestant], rounds: int) -> Times:
     """Time all contestants in every round, in an order that turns from round to round.
 
-    Rounds in which other processes took more than `CALM` of the cores are made again, up to `TRIES`
-    times as many in all; if there are still too few calm ones, all are kept.
+    Rounds in which other processes took more than `CALM` of the cores are made again, as long as
+    they are no more than the rounds wanted; if there are too few calm ones, all are kept.
     """
-    taken: list[dict[str, float]] = []
-    others: list[float] = []
-    for number in range(TRIES * rounds):
+    calm: list[tuple[float, dict[str, float]]] = []
+    disturbed: list[tuple[float, dict[str, float]]] = []
+    while len(calm) < rounds and len(disturbed) <= rounds:
         before = _busy()
-        order = contestants if number % 2 else contestants[::-1]
-        taken.append({one.name: _turn(one) for one in order})
-        others.append(_share_of_others(before, _busy()))
-        if sum(not share > CALM for share in others) == rounds:
-            break
-    calm = [number for number, share in enumerate(others) if not share > CALM]
-    kept = calm if len(calm) == rounds else range(len(taken))
-    seconds = {
-        one.name: np.array([taken[number][one.name] for number in kept]) for one in contestants
-    }
-    return Times(seconds, max(others[number] for number in kept))
+        order = contestants[:: 1 if (len(calm) + len(disturbed)) % 2 else -1]
+        seconds = {one.name: _turn(one) for one in order}
+        share = _share_of_others(before, _busy())
+        (disturbed if share > CALM else calm).append((share, seconds))
+    kept = calm if len(calm) == rounds else calm + disturbed
+    return Times(
+        {one.name: np.array([seconds[one.name] for _, seconds in kept]) for one in contestants},
+        max(share for share, _ in kept),
+    )
 
 
 def _turn(contestant: Contestant) -> float:
