@@ -100,6 +100,7 @@ class Loop:
     buffers: Buffers = field(default_factory=Buffers)
 
     def start(self, params: Params) -> Run:
+        """Return a run before its first step."""
         params = {name: np.array(value, order="C") for name, value in params.items()}
         state = self.optimizer.init({name: params[name] for name in self.trained})
         params, state = self.engine.put((params, state))
@@ -164,6 +165,7 @@ class Loop:
         return outcome, value, tape
 
     def draw(self, run: Run) -> Batch:
+        """Return the next batch of every replica."""
         batches = []
         for source, (data, objective) in zip(self.sources, run.generators, strict=True):
             tokens = source.sample(self.batch_size, self.length, data)
@@ -189,6 +191,7 @@ class Loop:
     def observe(
         self, run: Run, outcome: Outcome, penalty: Array | None, tape: Tape | None
     ) -> dict[str, Any]:
+        """Return a record: the loss, the penalty and what the observers find."""
         values: dict[str, Any] = {"loss": self.engine.get(outcome.loss)}
         if penalty is not None:
             values["penalty"] = penalty
@@ -221,7 +224,7 @@ class Loop:
         return last
 
     def settings(self) -> dict[str, Any]:
-        """What a saved run and the one that goes on with it must agree in."""
+        """Return what a saved run and the one that goes on with it must agree in."""
         optimizer = {k: _describe(v) for k, v in vars(self.optimizer).items()}
         return {
             "config": asdict(self.config),
@@ -236,6 +239,7 @@ class Loop:
         }
 
     def save(self, path: str | Path, run: Run) -> None:
+        """Write a run to a file, whole or not at all."""
         params, state = self.engine.get((run.params, run.state))
         arrays = {f"params.{name}": value for name, value in params.items()}
         arrays |= {f"state.{name}": value for name, value in state.items()}
@@ -245,6 +249,13 @@ class Loop:
         save_arrays(path, arrays, notes)
 
     def load(self, path: str | Path, params: Params) -> Run:
+        """Return a saved run, ready to go on with.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no run, or one with other settings.
+        """
         arrays, notes = load_arrays(path, "resume")
         if "settings" not in notes:
             checks.fail("resume", repr(str(path)), "a run that fit has saved")

@@ -1,0 +1,1 @@
+"""The layers, each a forward and a backward pass written by hand."""
