@@ -130,3 +130,9 @@ def test_bad_arguments():
         conserved(params, layer=2)
     with pytest.raises(ValueError, match=r"^A, B: got the shapes"):
         cosine(np.eye(2), np.eye(3))
+
+
+def test_a_cosine_does_not_depend_on_the_size_of_the_matrices_beside_it():
+    M = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    sizes = np.array([1e-30, 1e30], np.float32)[:, None, None]
+    np.testing.assert_allclose(cosine(sizes * M, M[None] * np.ones_like(sizes)), 1, rtol=1e-6)

@@ -294,3 +294,10 @@ def test_the_caller_keeps_its_tokens(objective):
 def test_replace_needs_three_probabilities(bad):
     with pytest.raises(ValueError, match=r"^replace: got "):
         MaskedToken(mask_symbol=3, replace=bad)
+
+
+def test_weights_are_kept_in_double_precision_whatever_is_given():
+    tokens = np.zeros((1, 2), int)
+    for weights in ([[1, 0]], np.ones((1, 2), np.float32), np.ones((1, 2), bool)):
+        batch = Batch(inputs=tokens, targets=tokens, weights=weights, mask="causal")
+        assert batch.weights.dtype == np.float64

@@ -317,3 +317,13 @@ def test_W_qk_refuses_bad_arguments_by_name():
         checked_W_qk(None)
     with pytest.raises(ValueError, match=r"^per_head: got 1"):
         checked_W_qk(params, per_head=1)
+
+
+def test_outputs_are_scaled_by_their_own_fan_in_where_heads_do_not_fill_the_width():
+    config = TransformerConfig(
+        vocab_size=2, width=8, layers=1, heads=4, max_length=2, head_width=50, feed_forward=300
+    )
+    params = init_params(config, replicas=3)
+    for name, fan_in in (("W_o", 200), ("W_out", 300), ("W_v", 8), ("W_in", 8)):
+        found = params[f"layers.0.{name}"].std() * fan_in**0.5
+        assert abs(found - 1) < 0.06, name  # six standard errors of 4800 entries at most
