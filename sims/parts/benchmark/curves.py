@@ -32,7 +32,7 @@ CURVES = (
     Curve("length", (16, 32, 64, 128, 256, 512), 2.0),
     Curve("batch", (4, 8, 16, 32, 64, 128), 1.1),
     Curve("width", (16, 32, 64, 128, 256), None),
-    Curve("layers", (1, 2, 4, 8, 16), 1.1),
+    Curve("layers", (1, 2, 4, 8), 1.1),
     Curve("replicas", (1, 2, 4, 8, 16), 1.1),
 )
 
