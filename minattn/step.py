@@ -120,6 +120,7 @@ def mean_loss(
         If the arguments do not fit, before anything is computed.
     """
     problem, dtype = pose(config, params, batch)
+    _check_offsets(config, len(problem.inputs), W_qk_offsets)
     ready = choose(engine, dtype)
     params, problem, offsets = ready.put((params, problem, W_qk_offsets))
     weights = by_layer(ready, config, params)
@@ -127,6 +128,22 @@ def mean_loss(
     rows = logits.shape[:2]
     arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
     return ready.get(loss.forward(ready, logits, *arrays, out=logits)[0])
+
+
+def _check_offsets(
+    config: TransformerConfig, replicas: int, offsets: dict[int, Array] | None
+) -> None:
+    if offsets is None:
+        return
+    layers, shape = range(config.layers), (replicas, config.heads, config.width, config.width)
+    needs = f"a dict from layers within 0..{config.layers - 1} to arrays of shape {shape}"
+    if not isinstance(offsets, dict) or not all(layer in layers for layer in offsets):
+        checks.fail("W_qk_offsets", f"{offsets!r:.60}", needs)
+    for layer, offset in offsets.items():
+        kind = getattr(getattr(offset, "dtype", None), "kind", "")
+        if not isinstance(offset, np.ndarray) or kind not in "fc" or offset.shape != shape:
+            got = f"{type(offset).__name__} of shape {getattr(offset, 'shape', None)}"
+            checks.fail(f"W_qk_offsets[{layer}]", got, needs)
 
 
 def pose(config: TransformerConfig, params: Params, batch: Batch) -> tuple[Problem, np.dtype]:

@@ -250,7 +250,7 @@ def _magnitude(config: TransformerConfig, tape: Tape, layer: int, direction: Arr
 def _loss_derivative(
     config: TransformerConfig, params: Params, batch: Batch, layer: int, direction: Array
 ) -> Array:
-    """Derivative (R,) of the loss along a change of one layer's W_qk, by complex step."""
+    """Return the derivative (R,) of the loss along a change of a layer's W_qk: a complex step."""
     exact = {name: value.astype(np.complex128) for name, value in params.items()}
     offsets = {layer: COMPLEX_STEP * 1j * direction}
     return mean_loss(config, exact, batch, "numpy", offsets).imag / COMPLEX_STEP

@@ -36,7 +36,10 @@ def choose(engine: str | Reference, dtype: Any = "float64") -> Reference:
     ValueError
         If the name is unknown, or the engine cannot run here or with this dtype.
     """
-    kind = np.dtype(dtype).name
+    try:
+        kind = np.dtype(dtype).name
+    except TypeError:
+        checks.fail("dtype", repr(dtype), "a NumPy dtype or its name")
     if not isinstance(engine, Reference):
         name = checks.one_of("engine", engine, NAMES)
         if name == "auto":

@@ -32,7 +32,7 @@ def exponential(x: float) -> float:
     2^n by writing n into the exponent's bits. Without a branch or a table, so that loops over it
     become vector code.
     """
-    x = max(x, -708.0)  # in this order, which keeps NaN
+    x = max(np.float64(x), -708.0)  # in this order, which keeps NaN
     shifted = x * LOG2_E + ROUND_TO_INTEGER  # n, in the lowest bits
     n = shifted - ROUND_TO_INTEGER
     r = (x - n * LN2_HIGH) - n * LN2_LOW
@@ -196,6 +196,8 @@ def layer_norm_rows(
             for c in range(width):
                 variance += (x[r, t, c] - mean) ** 2
             scale = 1.0 / math.sqrt(variance / width + epsilon)
+            if scale == 0.0:  # the variance has overflowed: no zeros, but what a step's check sees
+                scale = np.nan
             inverse[r, t] = scale
             for c in range(width):
                 normed[r, t, c] = (x[r, t, c] - mean) * scale

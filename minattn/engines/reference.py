@@ -178,6 +178,8 @@ class Reference:
         centred = x - x.mean(axis=-1, keepdims=True)
         variance = (centred * centred).mean(axis=-1, keepdims=True)
         inverse = 1 / self.xp.sqrt(variance + NORM_EPSILON)
+        # Where the variance has overflowed: no zeros, but what a step's check sees.
+        inverse = self.xp.where(inverse == 0, np.nan, inverse)
         normed = centred * inverse
         return gain[:, None] * normed + shift[:, None], normed, inverse[..., 0]
 

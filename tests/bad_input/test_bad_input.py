@@ -25,21 +25,13 @@ from minattn.checkpoints import Layer
 from minattn.testing import strategies
 
 ROWS = [*rows_of_models.ROWS, *rows_of_sources.ROWS, *rows_of_reports.ROWS]
-# What does not hold yet, and what has to change for it.
-OPEN = {
-    "minattn.step.mean_loss, W_qk_offsets": "mean_loss checks no W_qk_offsets: it should fail "
-    "unless they are a dict from layers of the config to arrays (R, H, d, d) of numbers",
-    "minattn.engines.choose, dtype": "np.dtype(dtype) raises TypeError for what is no dtype: "
-    "choose should fail by name",
-}
 
 
 def argument_cases():
     for one in ROWS:
         for argument in one.bad:
             name = f"{one}, {argument}"
-            marks = [pytest.mark.xfail(strict=True, reason=OPEN[name])] if name in OPEN else []
-            yield pytest.param(one, argument, id=name, marks=marks)
+            yield pytest.param(one, argument, id=name)
 
 
 LISTS = (ma, ma.data, ma.checkpoints, ma.theorems, ma.testing, strategies, ma.engines)
