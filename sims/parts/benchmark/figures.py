@@ -48,7 +48,7 @@ def over_floor(rows: Rows) -> Figure:
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(settings)), settings)
     axes.set_ylim(len(settings) - 0.5, -0.5)
-    title = "Time of a step over its matrix products'"
+    title = "Step over matrix products alone"
     plots.tidy(axes, title=title, xlabel="time / floor (bars: quartiles)", xscale="log")
     ticks = [tick for tick in (1, 2, 3, 5, 10, 20, 50, 100) if tick <= axes.get_xlim()[1]]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
