@@ -25,7 +25,7 @@ from minattn.saving import write_bytes
 
 NAME = "benchmark"
 THREADS = min(2, available_cores())
-ROUNDS, QUICK_ROUNDS = 9, 3
+ROUNDS, QUICK_ROUNDS = 7, 3
 
 
 class Part(NamedTuple):

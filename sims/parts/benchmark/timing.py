@@ -18,6 +18,7 @@ from minattn.claims import DOES_NOT_HOLD, HOLDS, INCONCLUSIVE, Claim, Decision, 
 # Seconds of a turn: at rest, as threads of the one before spin for up to a tenth of a second and
 # would take a core from the next, and then at least of untimed and of timed steps.
 REST, WARM, BLOCK = 0.15, 0.03, 0.05
+FEW = 5  # rounds at most where a turn takes seconds, or there are many settings
 CALM = 0.1  # share of the cores that other processes may take in a round
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from parts.benchmark.results import Found, noise, row, timed
 from parts.benchmark.settings import Setting
 from parts.benchmark.steps import SMALL
-from parts.benchmark.timing import Contestant, claim, quartiles, take_turns
+from parts.benchmark.timing import FEW, Contestant, claim, quartiles, take_turns
 
 from minattn import fit, next_token
 from minattn.arrays import Array
@@ -22,7 +22,6 @@ from minattn.scores import scores, scores_from_factors
 STEPS, QUICK_STEPS = 100, 10
 SHARE = 0.15  # of training, at most
 
-SCORE_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def accounts(quick: bool) -> list[Setting]:
 def measure_account(setting: Setting, options: Namespace) -> Found:
     """Time training without an observer, and with the account at some and at all steps."""
     steps = QUICK_STEPS if options.quick else STEPS
-    times = take_turns(trainings(setting, options.seed, steps), options.rounds)
+    times = take_turns(trainings(setting, options.seed, steps), min(options.rounds, FEW))
     found = Found(timed("account", times, setting), lines=[str(setting), *noise(times)])
     for name in ("every 10 steps", "every step"):
         share = 1 - times.seconds["no observer"] / times.seconds[name]
@@ -101,7 +100,7 @@ def measure_scores(sizes: Factors, options: Namespace) -> Found:
         steps["product"] = lambda: scores(product(W_q, W_k))
         steps["product of group sums"] = lambda: scores(product(*group_sums(W_q, W_k)))
     contestants = [Contestant(name=name, step=step) for name, step in steps.items()]
-    times = take_turns(contestants, min(options.rounds, SCORE_ROUNDS))
+    times = take_turns(contestants, min(options.rounds, FEW))
     lines = [f"scores: {sizes}", *noise(times)]
     for name, seconds in times.seconds.items():
         lines.append(f"  {name}: {1e3 * quartiles(seconds).median:.4g} ms")
