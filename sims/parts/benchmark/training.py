@@ -23,7 +23,6 @@ STEPS, QUICK_STEPS = 100, 10
 SHARE = 0.15  # of training, at most
 
 
-
 @dataclass(frozen=True)
 class Factors:
     """W_q (d, H, h) and W_k (d, H_kv, h) in float32, whose product is scored."""
