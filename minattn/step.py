@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from minattn.config import TransformerConfig
 from minattn.engines import Buffers, Reference, choose
 from minattn.layers import loss
 from minattn.masks import allowed_pairs
-from minattn.model import Tape, Weights, by_layer, check_tokens, run_backward, run_forward
+from minattn.model import Tape, by_layer, check_tokens, run_forward
 from minattn.objectives import Batch
 from minattn.params import check_params
+from minattn.tasks import Problem, Task, Watch, added, stacked, summed
 
 # Sizes are counted in entries of the residual stream, tokens times width.
 # A task of fewer costs more in dispatch, and in waiting for the interpreter, than a thread gains.
@@ -28,26 +29,6 @@ ENTRIES_PER_TASK = 2**15
 ENTRIES_PER_BLOCK = 2**16
 # Blocks of fewer tokens would spend too much on adding up their gradients.
 TOKENS_PER_BLOCK = 512
-
-Watch: TypeAlias = Callable[[Tape], Params]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A batch checked against a model: tokens (R, B, N), loss shares (R, B, N), allowed (N, N)."""
-
-    inputs: Array
-    targets: Array
-    shares: Array
-    allowed: Array
-
-    def of(self, engine: Reference, replicas: slice, batch: slice = slice(None)) -> Problem:
-        """Return the part of some replicas and some sequences."""
-        inputs, targets, shares = (
-            engine.xp.ascontiguousarray(array[replicas, batch])
-            for array in (self.inputs, self.targets, self.shares)
-        )
-        return Problem(inputs, targets, shares, self.allowed)
 
 
 @dataclass
@@ -222,12 +203,12 @@ def take(
         for other in others:
             total += other[name]
     return Outcome(
-        loss=engine.xp.concatenate([_added([part.loss for part in group]) for group in groups]),
+        loss=engine.xp.concatenate([added([part.loss for part in group]) for group in groups]),
         grads=first,
         tapes=[[tape for part in group for tape in part.tapes] for group in groups]
         if taped
         else [],
-        sums=_stacked([_summed([part.sums for part in group]) for group in groups]),
+        sums=stacked([summed([part.sums for part in group]) for group in groups]),
     )
 
 
@@ -298,80 +279,6 @@ def _cut(size: int, parts: int) -> list[slice]:
     """Cut range(size) into `parts` slices whose lengths differ by at most one."""
     edges = [size * i // parts for i in range(parts + 1)]
     return [slice(a, b) for a, b in pairwise(edges)]
-
-
-class Part(NamedTuple):
-    """What a task returns: loss (R,), tapes of its blocks if asked for, and sums of `watch`."""
-
-    loss: Array
-    tapes: list[Tape]
-    sums: Params
-
-
-@dataclass(frozen=True)
-class Task:
-    """What one thread does at a time: some replicas' share of the batch, block after block."""
-
-    engine: Reference
-    config: TransformerConfig
-    weights: Weights
-    problem: Problem
-    blocks: list[slice]
-    totals: Params  # where the sum of the gradients goes
-    buffers: Buffers
-    taped_as: int | None  # a name for the tapes; None: they need not last
-    watch: Watch | None
-
-    def run(self) -> Part:
-        """Run the blocks."""
-        losses, tapes, sums = [], [], []
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
-            for number, block in enumerate(self.blocks):
-                name = None if self.taped_as is None else (self.taped_as, number)
-                with self.buffers.workspace(name, complete=self.watch is not None) as workspace:
-                    add = np.add if number else _begin
-                    value, tape = self.step(self.engine.using(workspace), block, add)
-                    losses.append(value)
-                    if self.taped_as is not None:
-                        tapes.append(tape)
-                    if self.watch is not None:
-                        sums.append(self.watch(tape))
-        return Part(_added(losses), tapes, _summed(sums))
-
-    def step(
-        self, engine: Reference, block: slice, add: Callable[..., object]
-    ) -> tuple[Array, Tape]:
-        """Run a block forward and backward: loss (R,) and tape; add gradients to the totals."""
-        config, weights = self.config, self.weights
-        problem = self.problem.of(engine, slice(None), block)
-        logits, tape = run_forward(engine, config, weights, problem.inputs, problem.allowed)
-        rows = logits.shape[:2]
-        arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
-        value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
-        for grads in run_backward(engine, config, weights, tape, dlogits):
-            for name, gradient in grads.items():
-                add(self.totals[name], gradient, out=self.totals[name])
-        return value, tape
-
-
-def _begin(_: Array, gradient: Array, out: Array) -> None:
-    """Begin a sum with its first term."""
-    out[...] = gradient
-
-
-def _added(terms: Sequence[Array]) -> Array:
-    """Return the sum of arrays, added in their order."""
-    return sum(terms[1:], start=terms[0])
-
-
-def _summed(parts: Sequence[Params]) -> Params:
-    """Return the sums of arrays by name, added in their order."""
-    return {name: _added([part[name] for part in parts]) for name in (parts[0] if parts else ())}
-
-
-def _stacked(parts: Sequence[Params]) -> Params:
-    """Return arrays by name, joined along the axis of replicas."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _join(parts: Sequence[Any], axis: int) -> Any:
