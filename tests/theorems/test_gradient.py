@@ -49,7 +49,8 @@ def test_prop_21(seed, draws):
 @settings(max_examples=2)
 @given(seed=seeds)
 def test_prop_21_of_an_altered_update(name, seed):
-    assert check("Prop 2.1", seed, 2, assemble=ASSEMBLIES[name]).verdict == "does not hold"
+    # As many draws as by default: a strictly causal mask has no diagonal to leave out.
+    assert check("Prop 2.1", seed, 12, assemble=ASSEMBLIES[name]).verdict == "does not hold"
 
 
 @settings(max_examples=5)
