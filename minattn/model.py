@@ -30,8 +30,8 @@ class Tape:
     """Everything that a forward pass leaves for the backward pass, and what that adds.
 
     `inputs` (R, B, N), `allowed` (N, N), a `BlockTape` a layer, the rows that the unembedding
-    multiplies (R, B N, d), the tape of the final norm, and the engine. `grads` and each
-    layer's ``attention.output_gradient`` are None until the backward pass has set them.
+    multiplies (R, B N, d), the tape of the final norm, and the engine. `grads`, and
+    gradients in each layer's ``attention``, are None until the backward pass has set them.
     """
 
     inputs: Array

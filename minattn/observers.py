@@ -22,7 +22,7 @@ from minattn.params import W_qk, check_params
 from minattn.scores import scores
 from minattn.step import mean_loss
 from minattn.terms import agreement, agreement_sums, weighted_outer_sum
-from minattn.update import coefficients, taped
+from minattn.update import taped
 
 
 class Summing(ABC):
@@ -57,10 +57,11 @@ class Account(Summing):
         return {name: np.stack([one[name] for one in layers], axis=1) for name in layers[0]}
 
     def _of_layer(self, tape: Tape, layer: int) -> Params:
-        A, G, v, x = taped(self.config, tape, layer)
-        beta = coefficients(A, G, v, tape.allowed, self.config.attention)
-        product, energy, entries = agreement_sums(beta, tape.allowed)
-        total = weighted_outer_sum(x, beta)
+        *_, x = taped(self.config, tape, layer)
+        minus_beta = tape.layers[layer].attention.score_gradient  # `implicit_update` proves it
+        assert minus_beta is not None
+        product, energy, entries = agreement_sums(minus_beta, tape.allowed)
+        total = -weighted_outer_sum(x, minus_beta)
         return {"total": total, "product": product, "energy": energy, "entries": entries}
 
     def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:

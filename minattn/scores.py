@@ -230,14 +230,14 @@ def _reals(name: str, value: Any) -> Array:
 def _scores(found: Squares, gamma: float, floor: float) -> Scores:
     overlap, energy, rows, columns = found
     # Rounding may leave less than nothing of rows that cancel.
-    rows, columns = np.maximum(rows, 0.0), np.maximum(columns, 0.0)
-    r, r_excess = _tail_sums(rows, gamma, floor)
-    c, c_excess = _tail_sums(columns, gamma, floor)
+    sides = np.maximum([rows, columns], 0.0)
+    (r, c), (r_excess, c_excess) = _tail_sums(sides, gamma, floor)
+    row_spread, column_spread = _spread(sides, floor)
     return Scores(
         symmetry=np.clip(_ratio(overlap, energy), -1.0, 1.0),
         directionality=_ratio(r - c, r + c),
         directionality_published=_ratio(r_excess - c_excess, r_excess + c_excess),
-        dispersion=_log_ratio(_spread(columns, floor), _spread(rows, floor)),
+        dispersion=_log_ratio(column_spread, row_spread),
     )
 
 

@@ -189,7 +189,7 @@ def test_what_observers_are_given_is_theirs_to_keep(engine):
             np.testing.assert_array_equal(tape.grads[name], grads_then[name])
         np.testing.assert_array_equal(tape.final, tape_then.final)
         for layer, layer_then in zip(tape.layers, tape_then.layers, strict=True):
-            for part in ("x", "A", "v", "output_gradient"):
+            for part in ("x", "A", "v", "output_gradient", "score_gradient"):
                 one, other = (getattr(t.attention, part) for t in (layer, layer_then))
                 np.testing.assert_array_equal(one, other, err_msg=part)
     np.testing.assert_array_equal(kept[-1][0]["unembedding"], history.params["unembedding"])

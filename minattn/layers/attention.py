@@ -40,6 +40,7 @@ class AttentionTape:
     A: Array  # (R, B, H, N, N)
     o: Array  # (R, B N, H h)
     output_gradient: Array | None = None  # G (R, B, H, N, h), set by backward
+    score_gradient: Array | None = None  # dL/dS = -beta (R, B, H, N, N), likewise
 
 
 def joined(p: Params, xp: Any = np) -> Params:
@@ -97,7 +98,7 @@ def attend(
 def backward(
     engine: Reference, p: Params, tape: AttentionTape, dy: Array, allowed: Array, attention: str
 ) -> tuple[Array, Params]:
-    """Return dx (R, B N, d) and the gradients by short name; set `tape.output_gradient`."""
+    """Return dx (R, B N, d) and the gradients by short name; complete the tape."""
     R, B, heads, N, h = tape.v.shape
     d = tape.x.shape[-1]
     W_o = p["W_o"].reshape(R, heads * h, d)
@@ -111,6 +112,7 @@ def backward(
         dS = engine.masked_softmax_backward(tape.A, e, allowed, h**-0.5, out=e)
     else:
         dS = engine.masked_scale(e, allowed, h**-0.5, out=e)
+    tape.score_gradient = dS
     engine.key_sums(dS, tape.k, allowed, out=dq)  # 2
     engine.query_sums(dS, tape.q, allowed, out=dk)
     dx, dW = linear.backward(engine, tape.x, p["W_qkv"], dqkv)  # 1
