@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 
 from minattn.arrays import Array
 
-# Rows are filled up to a multiple of this, so that vector code has no remainder to go through.
+# Rows go up to a multiple of this, so that vector code has no remainder to go through.
 LANES = 16
 # For `exponential`: ln 2 in two parts, the first so short that n times it is exact.
 LOG2_E = 1.4426950408889634
@@ -93,8 +93,8 @@ def softmax_rows(scores: Array, allowed: Array, stops: Array, scale: float, out:
     row = np.empty(size + LANES)
     for m in range(matrices):
         for i in range(size):
-            stop = stops[i]
-            filled = stop + -stop % LANES
+            filled = stops[i] + -stops[i] % LANES
+            stop = min(filled, size)
             for j in range(stop):
                 row[j] = scores[m, i, j] * scale if allowed[i, j] else -np.inf
             for j in range(stop, filled):
@@ -119,14 +119,13 @@ def softmax_rows_backward(
     matrices, size = weights.shape[0], weights.shape[1]
     for m in range(matrices):
         for i in range(size):
-            stop = stops[i]
+            stop = min(stops[i] + -stops[i] % LANES, size)
             mean = 0.0
             for j in range(stop):
-                if allowed[i, j]:
-                    mean += weights[m, i, j] * d_weights[m, i, j]
+                mean += weights[m, i, j] * d_weights[m, i, j] if allowed[i, j] else 0.0
             for j in range(stop):
-                slope = d_weights[m, i, j] - mean if allowed[i, j] else 0.0
-                out[m, i, j] = scale * weights[m, i, j] * slope
+                slope = d_weights[m, i, j] - mean
+                out[m, i, j] = scale * weights[m, i, j] * slope if allowed[i, j] else 0.0
             for j in range(stop, size):
                 out[m, i, j] = 0.0
 
