@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -147,6 +147,11 @@ class Weights:
     outer: Params
     layers: list[Params]
 
+    def join(self, xp: Any) -> None:
+        """Join projections anew, after a change of the parameters; `xp` is their array module."""
+        for layer in self.layers:
+            attention.join(layer, xp)
+
     def of(self, replicas: slice) -> Weights:
         """Return those of some replicas."""
         outer, *layers = (
@@ -210,7 +215,7 @@ def run_backward(
         with engine.scratch():
             d_inner, found = block.backward(engine, config, p, layer, dx, tape.allowed)  # 2
             yield prefixed(f"layers.{number}.", found)
-            dx[...] = d_inner
+            engine.assign(dx, d_inner)
     yield embedding.backward(engine, outer, tape.inputs, dx)  # 1
 
 

@@ -1,11 +1,11 @@
-"""One training step: loss and gradients, cut into shards that an engine may run side by side."""
+"""One training step: loss and gradients, of blocks that an engine may run side by side."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,22 +13,14 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
+from minattn.division import divide
 from minattn.engines import Buffers, Reference, choose
 from minattn.layers import loss
 from minattn.masks import allowed_pairs
 from minattn.model import Tape, by_layer, check_tokens, run_forward
 from minattn.objectives import Batch
 from minattn.params import check_params
-from minattn.tasks import Problem, Task, Watch, added, stacked, summed
-
-# Sizes are counted in entries of the residual stream, tokens times width.
-# A task of fewer costs more in dispatch, and in waiting for the interpreter, than a thread gains.
-ENTRIES_PER_TASK = 2**15
-# A block goes forward and backward through all layers while what it leaves there is still in cache.
-# Small blocks of several replicas are taken together, up to this size.
-ENTRIES_PER_BLOCK = 2**16
-# Blocks of fewer tokens would spend too much on adding up their gradients.
-TOKENS_PER_BLOCK = 512
+from minattn.tasks import Problem, Watch, added, stacked, summed
 
 
 @dataclass
@@ -170,70 +162,33 @@ def take(
 ) -> Outcome:
     """Run the step's blocks and add their gradients in a fixed order.
 
-    With `buffers`, arrays of earlier steps are used again, those of a tape included. `watch` is
-    called with the complete tape of each block, in the thread that has run it, and must keep
-    nothing of it; what it returns is added up.
+    With `buffers`, arrays of earlier steps are used again, those of a tape included, and so is what
+    was prepared for these arrays of parameters, whatever they hold by now. `watch` is called with
+    the complete tape of each block, in the thread that has run it, and must keep nothing of it;
+    what it returns is added up.
     """
-    replicas, batch, length = problem.inputs.shape
     buffers = Buffers() if buffers is None else buffers
-    chunks, shares = [slice(replicas)], [[slice(batch)]]
-    if engine.divides:
-        chunks, shares = shards(replicas, batch, length, config.width, engine.threads)
-    weights = by_layer(engine, config, params)
-    totals = buffers.gradients_like(engine.xp, params, len(shares))
-    tasks: list[Task] = []
-    for chunk in chunks:
-        for blocks, grads in zip(shares, totals, strict=True):
-            task = Task(
-                engine=engine,
-                config=config,
-                weights=weights.of(chunk),
-                problem=problem.of(engine, chunk),
-                blocks=blocks,
-                totals={name: total[chunk] for name, total in grads.items()},
-                buffers=buffers,
-                taped_as=len(tasks) if taped else None,
-                watch=watch,
-            )
-            tasks.append(task)
-    results = engine.run([task.run for task in tasks])
-    groups = [results[i : i + len(shares)] for i in range(0, len(results), len(shares))]
-    first, *others = totals
+    settings = (engine.name, engine.threads, config, problem.inputs.shape, *params)
+    arrays = [problem.allowed, *params.values()]
+    division = buffers.prepared(
+        settings, arrays, lambda: divide(engine, config, params, problem.inputs.shape)
+    )
+    division.weights.join(engine.xp)
+    tasks = [partial(task.run, problem, buffers, taped, watch) for task in division.tasks]
+    results = engine.run(tasks)
+    first, *others = division.totals
+    groups = [results[i : i + 1 + len(others)] for i in range(0, len(results), 1 + len(others))]
     for name, total in first.items():
         for other in others:
             total += other[name]
     return Outcome(
         loss=engine.xp.concatenate([added([part.loss for part in group]) for group in groups]),
-        grads=first,
+        grads=dict(first),
         tapes=[[tape for part in group for tape in part.tapes] for group in groups]
         if taped
         else [],
         sums=stacked([summed([part.sums for part in group]) for group in groups]),
     )
-
-
-def shards(
-    replicas: int, batch: int, length: int, width: int, threads: int
-) -> tuple[list[slice], list[list[slice]]]:
-    """Cut the replicas into chunks, and the batch into shares of blocks.
-
-    A chunk and a share are a thread's task, which takes one block after another. The cuts of the
-    batch depend on its size and the threads alone, never on the replicas: sums over the batch then
-    round in the same way however many replicas run beside each other.
-    """
-    entries = batch * length * width
-    shares = max(1, min(threads, batch, entries // ENTRIES_PER_TASK))
-    per_block = max(1, max(ENTRIES_PER_BLOCK // width, TOKENS_PER_BLOCK) // length)
-    cuts = []
-    for share in _cut(batch, shares):
-        size = share.stop - share.start
-        parts = _cut(size, -(-size // per_block))
-        cuts.append([slice(share.start + part.start, share.start + part.stop) for part in parts])
-    longest = max(block.stop - block.start for blocks in cuts for block in blocks)
-    chunks = -(-replicas // max(1, ENTRIES_PER_BLOCK // (longest * length * width)))
-    # As many for one thread as for another, as far as each then has enough to do.
-    even = max(1, min(-(-threads // shares), replicas * entries // (shares * ENTRIES_PER_TASK)))
-    return _cut(replicas, min(replicas, -(-chunks // even) * even)), cuts
 
 
 def check_finite(
@@ -273,12 +228,6 @@ def _in_order(outcome: Outcome, tape: Tape) -> Iterator[tuple[str, Array]]:
         place = name.split(".")
         where = f"layer {place[1]} ({name})" if place[0] == "layers" else name
         yield f"the gradient of {where}", outcome.grads[name]
-
-
-def _cut(size: int, parts: int) -> list[slice]:
-    """Cut range(size) into `parts` slices whose lengths differ by at most one."""
-    edges = [size * i // parts for i in range(parts + 1)]
-    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def _join(parts: Sequence[Any], axis: int) -> Any:

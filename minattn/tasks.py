@@ -1,4 +1,9 @@
-"""What one thread does of a step: its share of a batch, block after block."""
+"""What one thread does of a step: its share of a batch, block after block.
+
+A block's calls are noted when it first runs; from then on they are repeated, on the same memory,
+which spares the layers' Python. That is as if they had run again, bit by bit, as all that an engine
+with `replays` computes goes through its `call`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import numpy as np
 
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.engines import Buffers, Reference
+from minattn.engines import Buffers, Call, Reference, Workspace
 from minattn.layers import loss
 from minattn.model import Tape, Weights, run_backward, run_forward
 
@@ -26,13 +31,9 @@ class Problem:
     shares: Array
     allowed: Array
 
-    def of(self, engine: Reference, replicas: slice, batch: slice = slice(None)) -> Problem:
-        """Return the part of some replicas and some sequences."""
-        inputs, targets, shares = (
-            engine.xp.ascontiguousarray(array[replicas, batch])
-            for array in (self.inputs, self.targets, self.shares)
-        )
-        return Problem(inputs, targets, shares, self.allowed)
+    def part(self, replicas: slice, batch: slice) -> tuple[Array, ...]:
+        """Return inputs, targets and shares of some replicas and some sequences."""
+        return tuple(a[replicas, batch] for a in (self.inputs, self.targets, self.shares))
 
 
 class Part(NamedTuple):
@@ -44,54 +45,74 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Block:
+    """A block that has run: what it was given, its loss (R,) and tape, and the calls it took."""
+
+    given: tuple[Array, ...]  # as from `Problem.part`
+    loss: Array
+    tape: Tape
+    calls: list[Call] | None
+
+    def run_again(self, given: tuple[Array, ...]) -> None:
+        """Run it on other tokens and shares, and on what the parameters hold by now."""
+        for own, array in zip(self.given, given, strict=True):
+            np.copyto(own, array)
+        for call in self.calls or ():
+            call()
+
+
+@dataclass(frozen=True)
 class Task:
     """What one thread does at a time: some replicas' share of the batch, block after block."""
 
     engine: Reference
     config: TransformerConfig
-    weights: Weights
-    problem: Problem
-    blocks: list[slice]
+    weights: Weights  # of these replicas
     totals: Params  # where the sum of the gradients goes
-    buffers: Buffers
-    taped_as: int | None  # a name for the tapes; None: they need not last
-    watch: Watch | None
+    replicas: slice
+    blocks: list[slice]
+    number: int
+    repeats: bool  # whether a block that has run is run again out of its calls
 
-    def run(self) -> Part:
+    def run(self, problem: Problem, buffers: Buffers, taped: bool, watch: Watch | None) -> Part:
         """Run the blocks."""
         losses, tapes, sums = [], [], []
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
-            for number, block in enumerate(self.blocks):
-                name = None if self.taped_as is None else (self.taped_as, number)
-                with self.buffers.workspace(name, complete=self.watch is not None) as workspace:
-                    add = np.add if number else _begin
-                    value, tape = self.step(self.engine.using(workspace), block, add)
-                    losses.append(value)
-                    if self.taped_as is not None:
-                        tapes.append(tape)
-                    if self.watch is not None:
-                        sums.append(self.watch(tape))
+            for number, batch in enumerate(self.blocks):
+                place, complete = (self.number, number), watch is not None
+                with buffers.workspace(place if taped else None, complete) as workspace:
+                    given = problem.part(self.replicas, batch)
+                    block = workspace.kept.get((place, complete))
+                    if block is None:
+                        block = self.first(workspace, given, problem.allowed, begin=not number)
+                    else:
+                        block.run_again(given)
+                    if block.calls is not None:
+                        workspace.kept[place, complete] = block
+                    losses.append(block.loss.copy())
+                    if taped:
+                        tapes.append(block.tape)
+                    if watch is not None:
+                        sums.append(watch(block.tape))
         return Part(added(losses), tapes, summed(sums))
 
-    def step(
-        self, engine: Reference, block: slice, add: Callable[..., object]
-    ) -> tuple[Array, Tape]:
-        """Run a block forward and backward: loss (R,) and tape; add gradients to the totals."""
+    def first(
+        self, workspace: Workspace, given: tuple[Array, ...], allowed: Array, begin: bool
+    ) -> Block:
+        """Run a block forward and backward; begin the totals with its gradients, or add them."""
         config, weights = self.config, self.weights
-        problem = self.problem.of(engine, slice(None), block)
-        logits, tape = run_forward(engine, config, weights, problem.inputs, problem.allowed)
+        calls: list[Call] | None = [] if self.repeats else None
+        engine = self.engine.using(workspace, calls)
+        inputs, targets, shares = (engine.xp.array(array, order="C") for array in given)
+        logits, tape = run_forward(engine, config, weights, inputs, allowed)
         rows = logits.shape[:2]
-        arrays = (problem.targets.reshape(rows), problem.shares.reshape(rows))
+        arrays = (targets.reshape(rows), shares.reshape(rows))
         value, dlogits = loss.forward(engine, logits, *arrays, out=logits)
+        put = engine.assign if begin else engine.add
         for grads in run_backward(engine, config, weights, tape, dlogits):
             for name, gradient in grads.items():
-                add(self.totals[name], gradient, out=self.totals[name])
-        return value, tape
-
-
-def _begin(_: Array, gradient: Array, out: Array) -> None:
-    """Begin a sum with its first term."""
-    out[...] = gradient
+                put(self.totals[name], gradient)
+        return Block((inputs, targets, shares), value, tape, calls)
 
 
 def added(terms: Sequence[Array]) -> Array:

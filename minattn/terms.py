@@ -70,8 +70,9 @@ class ImplicitUpdate:
     allowed : (N, N) bool array
         The pairs that the mask allows.
     residual : (R,) array
-        Relative residual of -dL/dW_q = Ghat W_k and -dL/dW_k = Ghat^T W_q (with bias terms where
-        there are biases) against backprop's gradients.
+        Residual of -dL/dW_q = Ghat W_k and -dL/dW_k = Ghat^T W_q (with bias terms where there are
+        biases) against backprop's gradients, relative to the larger side, or to 1e-6 of the sum of
+        all magnitudes where they cancel to less, as when all keys say the same.
     layer : int
         The layer whose W_qk it is.
     """

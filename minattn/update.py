@@ -72,7 +72,7 @@ def implicit_update(
     beta = coefficients(A, G, v, tape.allowed, config.attention)
     nothing = np.zeros(len(beta), beta.dtype)
     update = ImplicitUpdate(x, beta, tape.inputs, tape.allowed, nothing, layer)
-    residual = _factor_residual(params, tape.grads, update)
+    residual = _factor_residual(params, tape.grads, update, _uncancelled(config, tape, layer))
     judged = replace(update, residual=residual)
     # The residual has cost the two products of the total: keep what they gave.
     vars(judged).update(total=update.total, key_sums=update.key_sums)
@@ -152,25 +152,42 @@ def taped(config: TransformerConfig, tape: Tape, layer: int) -> tuple[Array, Arr
     return attention.A, attention.output_gradient, attention.v, x
 
 
-def _factor_residual(params: Params, grads: Params, update: ImplicitUpdate) -> Array:
+def _factor_residual(
+    params: Params, grads: Params, update: ImplicitUpdate, uncancelled: Array
+) -> Array:
     """Relative residual (R,) of -dW_q = Ghat W_k and -dW_k = Ghat^T W_q, bias terms added."""
     prefix, total = f"layers.{update.layer}.", update.total
     W_q, W_k = (params[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k"))  # (R, H, d, h)
     down_q, down_k = total @ W_k, total.swapaxes(-2, -1) @ W_q
+    factors, squares = [W_q, W_k], (update.x**2).sum(axis=-1)
     if prefix + "b_q" in params:
+        b_q, b_k = params[prefix + "b_q"], params[prefix + "b_k"]
         queries = np.einsum("rbhi,rbid->rhd", update.beta.sum(axis=-1), update.x)
         keys = update.key_sums.sum(axis=(2, 3))  # sum_ij beta_ij x_j; above, of x_i
-        down_q = down_q + queries[..., None] * params[prefix + "b_k"][:, :, None]
-        down_k = down_k + keys[..., None] * params[prefix + "b_q"][:, :, None]
+        down_q = down_q + queries[..., None] * b_k[:, :, None]
+        down_k = down_k + keys[..., None] * b_q[:, :, None]
+        factors, squares = [*factors, b_q, b_k], squares + 1
     found = [-grads[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k")]
     expected = [down_q, down_k]
-    return _relative([e - f for e, f in zip(expected, found, strict=True)], expected, found)
+    lengths = np.sqrt(squares)
+    terms = np.einsum("rbhij,rbi,rbj->r", uncancelled, lengths, lengths)
+    floor = CANCELLATION * terms * _norm(factors)
+    error = _norm([e - f for e, f in zip(expected, found, strict=True)])
+    return _relative(error, _norm(expected), _norm(found), floor)
 
 
-def _relative(difference: list[Array], *sides: list[Array]) -> Array:
-    """Norm of the difference over that of the larger side, per replica; 0 if all are zero."""
-    error = _norm(difference)
-    scale = np.max([_norm(side) for side in sides], axis=0)
+def _uncancelled(config: TransformerConfig, tape: Tape, layer: int) -> Array:
+    """Return what |beta_ij| (R, B, H, N, N) would be if nothing in it cancelled."""
+    A, G, v, _ = taped(config, tape, layer)
+    e = abs(loss_per_weight(G, v, tape.allowed))
+    if config.attention == "softmax":
+        e = A * (e + (A * e).sum(axis=-1, keepdims=True))
+    return e / config.h**0.5
+
+
+def _relative(error: Array, *scales: Array) -> Array:
+    """Return the error (R,) relative to the largest of the scales; 0 if all are zero."""
+    scale = np.max(scales, axis=0)
     return np.divide(error, scale, out=np.zeros_like(error), where=scale > 0)
 
 
@@ -229,22 +246,13 @@ def prove_update(
     direction = np.stack([rng.standard_normal(total.shape[1:]) for rng in draws])
     predicted = (total * direction).sum(axis=(1, 2, 3))
     measured = -_loss_derivative(config, params, batch, layer, direction)
-    difference = abs(predicted - measured)
-    floor = CANCELLATION * _magnitude(config, tape, layer, direction)
-    scale = np.max([abs(predicted), abs(measured), floor], axis=0)
-    residual = np.divide(difference, scale, out=np.zeros_like(difference), where=scale > 0)
-    return Proof(residual, predicted, measured, direction)
-
-
-def _magnitude(config: TransformerConfig, tape: Tape, layer: int, direction: Array) -> Array:
-    """Sum (R,) of the magnitudes that <Ghat, D> is made of, before they cancel."""
-    A, G, v, x = taped(config, tape, layer)
-    e = abs(loss_per_weight(G, v, tape.allowed))
-    if config.attention == "softmax":
-        e = A * (e + (A * e).sum(axis=-1, keepdims=True))
+    _, _, _, x = taped(config, tape, layer)
     rows = x[:, :, None]
     along = abs(rows @ direction[:, None] @ rows.swapaxes(-2, -1))  # |x_i D x_j^T|
-    return (e * along).sum(axis=(1, 2, 3, 4)) / config.h**0.5
+    terms = (_uncancelled(config, tape, layer) * along).sum(axis=(1, 2, 3, 4))
+    error = abs(predicted - measured)
+    residual = _relative(error, abs(predicted), abs(measured), CANCELLATION * terms)
+    return Proof(residual, predicted, measured, direction)
 
 
 def _loss_derivative(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minattn as ma
-from minattn.step import ENTRIES_PER_BLOCK, ENTRIES_PER_TASK, TOKENS_PER_BLOCK, shards
+from minattn.division import ENTRIES_PER_BLOCK, ENTRIES_PER_TASK, TOKENS_PER_BLOCK, shards
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
 
 CONFIG = ma.TransformerConfig(
@@ -299,11 +299,11 @@ def test_batches_of_lists_hold_arrays():
 @pytest.mark.parametrize(
     ("replicas", "batch", "length", "width", "chunks"),
     [
-        (16, 8, 16, 16, 1),  # too little for a second thread
-        (32, 8, 16, 16, 2),
-        (48, 8, 16, 16, 2),
-        (16, 16, 32, 32, 4),
-        (5, 16, 32, 32, 2),  # two would do for the cache as well as for the threads
+        (8, 8, 16, 16, 1),  # too little for a second thread
+        (16, 8, 16, 16, 2),
+        (24, 8, 16, 16, 2),
+        (8, 16, 32, 32, 4),
+        (3, 16, 32, 32, 2),  # two would do for the cache as well as for the threads
         (1, 32, 64, 64, 1),
     ],
 )

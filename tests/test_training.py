@@ -8,11 +8,11 @@ import pytest
 
 import minattn as ma
 from minattn import SGD, AdamW, MaskedToken, fit, init_params, loss_and_grad, next_token
+from minattn.division import shards
 from minattn.objectives import stack
 from minattn.optim import CosineDecay
 from minattn.randomness import generator
 from minattn.saving import load_arrays, save_arrays
-from minattn.step import shards
 
 V = 5
 config = ma.TransformerConfig(

@@ -431,3 +431,16 @@ def test_bad_arguments():
     for part in (update.as_context, update.as_query):
         with pytest.raises(ValueError, match=r"^symbol: got -1"):
             part(-1)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mask", ["causal", "bidirectional"])
+def test_where_all_keys_say_the_same_the_residual_is_that_of_rounding(engine, bias, mask):
+    config = ma.TransformerConfig(
+        vocab_size=3, width=4, layers=2, heads=2, max_length=5, positions=False, bias=bias
+    )
+    config, params, batch = build_case(config, replicas=4, length=5, mask=mask)
+    batch = dataclasses.replace(batch, inputs=np.ones_like(batch.inputs))
+    tape = ma.loss_and_grad(config, params, batch, engine)[2]
+    for layer in range(2):
+        assert (ma.implicit_update(config, params, tape, layer).residual < 1e-8).all()

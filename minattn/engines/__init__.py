@@ -9,11 +9,12 @@ import numpy as np
 from minattn import checks
 from minattn.engines.reference import Reference
 from minattn.engines.threads import get_threads, set_threads
-from minattn.engines.workspace import Buffers, Workspace
+from minattn.engines.workspace import Buffers, Call, Workspace
 
 __all__ = [
     "NAMES",
     "Buffers",
+    "Call",
     "Reference",
     "Workspace",
     "availability",

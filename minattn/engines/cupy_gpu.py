@@ -19,7 +19,7 @@ from minattn import checks
 from minattn.arrays import Array, mapped
 from minattn.engines.cupy_products import matmul
 from minattn.engines.reference import Reference, Tree, _result
-from minattn.engines.workspace import Workspace
+from minattn.engines.workspace import Call, Workspace
 
 SOURCE = Path(__file__).with_name("cupy_kernels.cu")
 REALS = {"float64": "double", "float32": "float"}
@@ -36,7 +36,7 @@ class CupyGPU(Reference):
     divides = False
     dtypes = ("float64", "float32")
 
-    def using(self, workspace: Workspace | None) -> CupyGPU:
+    def using(self, workspace: Workspace | None, calls: list[Call] | None = None) -> CupyGPU:
         """Return this engine: CuPy's pool of memory keeps the arrays of earlier steps anyway."""
         return self
 

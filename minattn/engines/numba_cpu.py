@@ -58,6 +58,7 @@ class NumbaCPU(Reference):
 
     name = "numba"
     dtypes = ("float64", "float32")
+    replays = True
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -78,7 +79,7 @@ class NumbaCPU(Reference):
             out = self.empty((*a.shape[:-1], b.shape[-2]), a.dtype)
         b = b.swapaxes(-2, -1)
         for queries, keys in _plan(allowed).by_query:
-            np.matmul(a[..., queries, :], b[..., keys], out=out[..., queries, keys])
+            self.matmul(a[..., queries, :], b[..., keys], out[..., queries, keys])
         return out
 
     def key_sums(self, W: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
@@ -86,7 +87,7 @@ class NumbaCPU(Reference):
         if out is None:
             out = self.empty((*W.shape[:-1], b.shape[-1]), W.dtype)
         for queries, keys in _plan(allowed).by_query:
-            np.matmul(W[..., queries, keys], b[..., keys, :], out=out[..., queries, :])
+            self.matmul(W[..., queries, keys], b[..., keys, :], out[..., queries, :])
         return out
 
     def query_sums(self, W: Array, a: Array, allowed: Array, out: Array | None = None) -> Array:
@@ -95,7 +96,7 @@ class NumbaCPU(Reference):
             out = self.empty((*W.shape[:-1], a.shape[-1]), W.dtype)
         W = W.swapaxes(-2, -1)
         for keys, queries in _plan(allowed).by_key:
-            np.matmul(W[..., keys, queries], a[..., queries, :], out=out[..., keys, :])
+            self.matmul(W[..., keys, queries], a[..., queries, :], out[..., keys, :])
         return out
 
     def masked_softmax(
@@ -104,7 +105,8 @@ class NumbaCPU(Reference):
         """Fused scale, mask and softmax; a row stops at its last allowed key."""
         out = self._out(scores, out)
         plan = _plan(allowed)
-        _softmax(_matrices(scores), plan.allowed, plan.stops, scale, _matrices(out))
+        rows = (self._matrices(scores), plan.allowed, plan.stops)
+        self.call(_softmax, *rows, scale, self._matrices(out))
         return out
 
     def masked_softmax_backward(
@@ -118,8 +120,8 @@ class NumbaCPU(Reference):
         """Fused softmax backward; a row stops at its last allowed key."""
         out = self._out(d_weights, out)
         plan = _plan(allowed)
-        arrays = (_matrices(weights), _matrices(d_weights), plan.allowed, plan.stops)
-        _softmax_backward(*arrays, scale, _matrices(out))
+        rows = (*map(self._matrices, (weights, d_weights)), plan.allowed, plan.stops)
+        self.call(_softmax_backward, *rows, scale, self._matrices(out))
         return out
 
     def masked_scale(
@@ -127,7 +129,8 @@ class NumbaCPU(Reference):
     ) -> Array:
         """Fused scale and mask."""
         out = self._out(scores, out)
-        _scale(_matrices(scores), _plan(allowed).allowed, scale, _matrices(out))
+        rows = (self._matrices(scores), _plan(allowed).allowed)
+        self.call(_scale, *rows, scale, self._matrices(out))
         return out
 
     def cross_entropy(
@@ -135,21 +138,22 @@ class NumbaCPU(Reference):
     ) -> tuple[Array, Array]:
         """Fused softmax, loss and gradient; rows of zero weight are skipped."""
         out = self._out(logits, out)
-        losses = np.empty(logits.shape[0], logits.dtype)
-        _cross_entropy(_plain(logits), _plain(targets), _plain(weights), losses, out)
+        losses = self.empty(logits.shape[:1], logits.dtype)
+        self.call(_cross_entropy, *map(self._plain, (logits, targets, weights)), losses, out)
         return losses, out
 
     def embedding_gradient(self, tokens: Array, dx: Array, rows: int) -> Array:
         """Scatter-add in token order, so that no update is lost and the order is fixed."""
         out = self.empty((dx.shape[0], rows, dx.shape[-1]), dx.dtype)
-        _embedding_gradient(_plain(tokens), _plain(dx), out)
+        self.call(_embedding_gradient, self._plain(tokens), self._plain(dx), out)
         return out
 
     def layer_norm(self, x: Array, gain: Array, shift: Array) -> tuple[Array, Array, Array]:
         """Fused mean, variance, normalisation, gain and shift."""
         y, normed = self.empty(x.shape, x.dtype), self.empty(x.shape, x.dtype)
         inverse = self.empty(x.shape[:-1], x.dtype)
-        _layer_norm(_plain(x), _plain(gain), _plain(shift), NORM_EPSILON, y, normed, inverse)
+        given = map(self._plain, (x, gain, shift))
+        self.call(_layer_norm, *given, NORM_EPSILON, y, normed, inverse)
         return y, normed, inverse
 
     def layer_norm_backward(
@@ -158,20 +162,21 @@ class NumbaCPU(Reference):
         """Fused gradients of x, gain and shift."""
         dx = self.empty(dy.shape, dy.dtype)
         dgain, dshift = self.empty(gain.shape, dy.dtype), self.empty(gain.shape, dy.dtype)
-        arguments = (_plain(dy), _plain(gain), _plain(normed), _plain(inverse))
-        _layer_norm_backward(*arguments, dx, dgain, dshift)
+        given = map(self._plain, (dy, gain, normed, inverse))
+        self.call(_layer_norm_backward, *given, dx, dgain, dshift)
         return dx, dgain, dshift
 
     def gelu(self, u: Array) -> Array:
         """GELU in one pass."""
         y = self.empty(u.shape, u.dtype)
-        _gelu(_flat(u), GELU_SCALE, GELU_CUBIC, _flat(y))
+        self.call(_gelu, self._flat(u), GELU_SCALE, GELU_CUBIC, self._flat(y))
         return y
 
     def gelu_backward(self, u: Array, dy: Array) -> Array:
         """GELU's gradient in one pass."""
         du = self.empty(u.shape, u.dtype)
-        _gelu_backward(_flat(u), _flat(dy), GELU_SCALE, GELU_CUBIC, _flat(du))
+        given = map(self._flat, (u, dy))
+        self.call(_gelu_backward, *given, GELU_SCALE, GELU_CUBIC, self._flat(du))
         return du
 
     def adamw_update(
@@ -191,7 +196,24 @@ class NumbaCPU(Reference):
         for name, array in (("value", value), ("mean", mean), ("square", square)):
             _check_in_place(name, array)
         numbers = (beta1, beta2, step_size, inverse_correction, epsilon, shrink)
-        _adamw(_flat(value), _flat(gradient), _flat(mean), _flat(square), *numbers)
+        _adamw(
+            self._flat(value), self._flat(gradient), self._flat(mean), self._flat(square), *numbers
+        )
+
+    def _plain(self, array: Array) -> Array:
+        """Return the array as kernels are compiled for it: C-contiguous, aligned and writable."""
+        if array.flags.carray:
+            return array
+        copy = self.empty(array.shape, array.dtype)
+        self.assign(copy, array)
+        return copy
+
+    def _matrices(self, array: Array) -> Array:
+        """View (..., N, N) as (M, N, N)."""
+        return self._plain(array).reshape(-1, *array.shape[-2:])
+
+    def _flat(self, array: Array) -> Array:
+        return self._plain(array).reshape(-1)
 
     def _out(self, like: Array, out: Array | None) -> Array:
         if out is None:
@@ -209,9 +231,9 @@ def _plan(allowed: Array) -> Plan:
     """Return the plan of a mask, remembered for arrays that nobody can write to."""
     known, plan = _plans.get(id(allowed), (None, None))
     if known is not allowed or plan is None or allowed.flags.writeable:
-        own = _plain(allowed)
+        own, turned = (np.array(array, order="C") for array in (allowed, allowed.T))
         starts, stops = _row_spans(own)
-        plan = Plan(own, stops, _bands(starts, stops), _bands(*_row_spans(_plain(own.T))))
+        plan = Plan(own, stops, _bands(starts, stops), _bands(*_row_spans(turned)))
         if len(_plans) >= PLANS_REMEMBERED:
             _plans.clear()
         _plans[id(allowed)] = allowed, plan
@@ -236,17 +258,3 @@ def _bands(starts: Array, stops: Array) -> list[Band]:
 def _check_in_place(name: str, array: Array) -> None:
     if not (array.flags.c_contiguous and array.flags.writeable):  # a copy would be written instead
         checks.fail(name, "a strided or read-only array", "a writable C-contiguous one")
-
-
-def _plain(array: Array) -> Array:
-    """Return the array as kernels are compiled for it: C-contiguous, aligned and writable."""
-    return array if array.flags.carray else np.array(array, order="C")
-
-
-def _matrices(array: Array) -> Array:
-    """View (..., N, N) as (M, N, N)."""
-    return _plain(array).reshape(-1, *array.shape[-2:])
-
-
-def _flat(array: Array) -> Array:
-    return _plain(array).reshape(-1)

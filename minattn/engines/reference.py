@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from minattn.arrays import Array
-from minattn.engines.workspace import Workspace
+from minattn.engines.workspace import Call, Workspace
 
 Result = TypeVar("Result")
 Tree = TypeVar("Tree")
@@ -35,13 +36,15 @@ class Reference:
     dtypes: tuple[str, ...] = ("float64", "float32", "complex128")
     threads = 1
     divides = True  # whether a step is cut into parts that stay in a core's cache
+    replays = False  # whether all of its computing goes through `call`, so that it can be repeated
 
-    def __init__(self, workspace: Workspace | None = None) -> None:
+    def __init__(self, workspace: Workspace | None = None, calls: list[Call] | None = None) -> None:
         self._workspace = workspace
+        self._calls = calls
 
-    def using(self, workspace: Workspace | None) -> Reference:
-        """Return this engine with its outputs taken from a workspace."""
-        return type(self)(workspace)
+    def using(self, workspace: Workspace | None, calls: list[Call] | None = None) -> Reference:
+        """Return this engine with its outputs taken from a workspace, and its calls noted."""
+        return type(self)(workspace, calls)
 
     def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         """Run the shards of a step and return their results in order."""
@@ -69,11 +72,39 @@ class Reference:
         """Return a context whose outputs are free again after it, unless they are to last."""
         return nullcontext() if self._workspace is None else self._workspace.scratch()
 
+    def call(self, function: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Call a function that writes to arrays it is given; note it where calls are noted."""
+        function(*arguments, **options)
+        if self._calls is not None:
+            self._calls.append(partial(function, *arguments, **options))
+
+    def add(self, to: Array, term: Array) -> None:
+        """Add to an array in place."""
+        self.call(self.xp.add, to, term, out=to)
+
+    def assign(self, to: Array, value: Array | float) -> None:
+        """Write a value over an array."""
+        self.call(self.xp.copyto, to, value)
+
+    def row_sums(self, rows: Array) -> Array:
+        """Return the sum of rows (R, T, ...) over axis 1."""
+        out = self.empty((len(rows), *rows.shape[2:]), rows.dtype)
+        self.call(self.xp.sum, rows, axis=1, out=out)
+        return out
+
+    def only_where(self, chosen: Array, rows: Array) -> Array:
+        """Return `rows` where `chosen`, a mask that broadcasts with it, and zero elsewhere."""
+        out = self.empty(rows.shape, rows.dtype)
+        self.assign(out, 0)
+        self.call(self.xp.copyto, out, rows, where=self.xp.asarray(chosen))
+        return out
+
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
         """Return a @ b over the last two axes; the leading axes of a and b are equal."""
         if out is None:
             out = self.empty((*a.shape[:-1], b.shape[-1]), a.dtype)
-        return np.matmul(a, b, out=out)
+        self.call(np.matmul, a, b, out=out)
+        return out
 
     def pair_products(self, a: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
         """Return a_i . b_j (..., N, N) on the allowed pairs; the others may hold anything.
@@ -152,8 +183,9 @@ class Reference:
         """Return the rows of table (R, rows, d) that tokens (R, T) name: (R, T, d)."""
         out = self.empty((*tokens.shape, table.shape[-1]), table.dtype)
         replicas, rows, d = table.shape
-        places = tokens + rows * np.arange(replicas)[:, None]  # in all tables, one after another
-        np.take(table.reshape(-1, d), places, axis=0, out=out, mode="clip")
+        places = self.empty(tokens.shape, tokens.dtype)  # in all tables, one after another
+        self.call(np.add, tokens, rows * np.arange(replicas)[:, None], out=places)
+        self.call(np.take, table.reshape(-1, d), places, axis=0, out=out, mode="clip")
         return out
 
     def embedding_gradient(self, tokens: Array, dx: Array, rows: int) -> Array:

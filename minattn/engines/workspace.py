@@ -1,15 +1,19 @@
-"""Buffers that a training loop uses again at every step."""
+"""What a training loop uses again at every step: buffers, and the calls that fill them."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from operator import is_
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from minattn.arrays import Array
+
+Call: TypeAlias = Callable[[], object]
+Kept = TypeVar("Kept")
 
 
 class Workspace:
@@ -21,6 +25,7 @@ class Workspace:
     """
 
     def __init__(self) -> None:
+        self.kept: dict[Hashable, Any] = {}  # what borrowers leave to be found again
         self._buffers: list[Array] = []  # bytes
         self._views: list[Array] = []  # what was last handed out of each
         self._next = 0
@@ -57,41 +62,47 @@ class Workspace:
 
 
 class Buffers:
-    """What a training loop keeps from step to step: arrays for gradients, and workspaces."""
+    """What a training loop keeps from step to step: workspaces, and what it has prepared."""
 
     def __init__(self) -> None:
-        self._gradients: list[dict[str, Array]] = []  # one set a share of the batch
-        self._lasting: dict[tuple[int, int], Workspace] = {}
+        self._lasting: dict[Hashable, Workspace] = {}
         self._free: list[Workspace] = []
+        self._prepared: tuple[Hashable, Sequence[Array], Any] | None = None
 
-    def gradients_like(
-        self, xp: Any, params: dict[str, Array], sets: int
-    ) -> list[dict[str, Array]]:
-        """Return uninitialised arrays of the shapes of `params`, in so many sets.
+    def prepared(
+        self, settings: Hashable, arrays: Sequence[Array], prepare: Callable[[], Kept]
+    ) -> Kept:
+        """Return what `prepare` returned last, if that was for equal settings and these arrays.
 
-        `xp` is the module of their kind of arrays.
+        Otherwise forget all that is kept here, and prepare anew. Arrays count as these if they are
+        the same objects, whatever is in them.
         """
-        while len(self._gradients) < sets:
-            self._gradients.append({n: xp.empty(p.shape, p.dtype) for n, p in params.items()})
-        return self._gradients[:sets]
+        if self._prepared is not None:
+            before, those, kept = self._prepared
+            if before == settings and len(those) == len(arrays) and all(map(is_, those, arrays)):
+                return kept
+        self.__init__()  # type: ignore[misc]
+        kept = prepare()
+        self._prepared = settings, arrays, kept
+        return kept
 
     @contextlib.contextmanager
     def workspace(
-        self, block: tuple[int, int] | None = None, complete: bool = False
+        self, lasting: Hashable | None = None, complete: bool = False
     ) -> Iterator[Workspace]:
-        """Lend a workspace, to one borrower at a time; a block's own is for arrays that last.
+        """Lend a workspace, to one borrower at a time; one of a name is for arrays that last.
 
         Which of several borrowers gets which does not matter: contents mean nothing. In a complete
-        one, and in a block's own, scratch arrays stay until it is lent again.
+        one, and in one of a name, scratch arrays stay until it is lent again.
         """
-        if block is not None:
-            workspace = self._lasting.setdefault(block, Workspace())
+        if lasting is not None:
+            workspace = self._lasting.setdefault(lasting, Workspace())
         else:
             try:
                 workspace = self._free.pop()
             except IndexError:
                 workspace = Workspace()
-        workspace.restart(complete or block is not None)
+        workspace.restart(complete or lasting is not None)
         yield workspace
-        if block is None:
+        if lasting is None:
             self._free.append(workspace)

@@ -49,13 +49,18 @@ def joined(p: Params, xp: Any = np) -> Params:
     One product with [W_q W_k W_v] is faster than three. `xp` is the module of their arrays.
     """
     p = dict(p)
+    join(p, xp)
+    return p
+
+
+def join(p: Params, xp: Any = np) -> None:
+    """Set W_qkv and b_qkv; where they are there already, write them over."""
     for letter in ("W", "b"):
         if f"{letter}_q" in p:
             parts = [p[f"{letter}_{name}"] for name in PROJECTIONS]
-            lead = parts[0].shape[:-2]
-            rows = [part.reshape(*lead, -1) for part in parts]
-            p[f"{letter}_qkv"] = xp.concatenate(rows, axis=-1)
-    return p
+            rows = [part.reshape(*part.shape[:-2], -1) for part in parts]
+            whole = f"{letter}_qkv"
+            p[whole] = xp.concatenate(rows, axis=-1, out=p.get(whole))
 
 
 def forward(
@@ -118,8 +123,8 @@ def backward(
     dx, dW = linear.backward(engine, tape.x, p["W_qkv"], dqkv)  # 1
     grads = {"W_o": dW_o.reshape(R, heads, h, d)} | _parted("W", dW.reshape(R, d, 3, heads, h))
     if "b_q" in p:
-        db = linear.bias_gradient(dqkv).reshape(R, 3, heads, h)
-        grads |= _parted("b", db) | {"b_o": linear.bias_gradient(dy)}
+        db = linear.bias_gradient(engine, dqkv).reshape(R, 3, heads, h)
+        grads |= _parted("b", db) | {"b_o": linear.bias_gradient(engine, dy)}
     return dx, grads
 
 
@@ -141,8 +146,7 @@ def _hide_unseen(engine: Reference, k: Array, v: Array, allowed: Array) -> tuple
     seen = np.asarray(allowed.any(axis=0))
     if seen.all():
         return k, v
-    seen = engine.xp.asarray(seen)[:, None]
-    return engine.xp.where(seen, k, 0), engine.xp.where(seen, v, 0)
+    return engine.only_where(seen[:, None], k), engine.only_where(seen[:, None], v)
 
 
 def _bilinear(x: Array, M: Array, N: int) -> Array:

@@ -37,13 +37,13 @@ def forward(
     """Return the layer's output (R, T, d) and its tape."""
     inner, before = _norm(engine, config, "pre", p, "norm_attention", x)  # 1
     y, taped = attention.forward(engine, p, inner, allowed, config.attention, W_qk_offset)  # 2
-    y += x  # 3
+    engine.add(y, x)  # 3
     x, after = _norm(engine, config, "post", p, "norm_attention", y)  # 4
     tape = BlockTape(taped, before or after)
     if config.feed_forward:
         inner, before = _norm(engine, config, "pre", p, "norm_feed_forward", x)  # 5
         y, tape.feed_forward = feed_forward.forward(engine, p, inner)  # 6
-        y += x  # 7
+        engine.add(y, x)  # 7
         x, after = _norm(engine, config, "post", p, "norm_feed_forward", y)  # 8
         tape.norm_feed_forward = before or after
     return x, tape
@@ -66,7 +66,7 @@ def backward(
         dx = _norm_backward(
             engine, config, "pre", p, name, tape.norm_feed_forward, d_inner, grads
         )  # 5
-        dx += dy  # 7
+        engine.add(dx, dy)  # 7
         grads |= found
     name = "norm_attention"
     dy = _norm_backward(engine, config, "post", p, name, tape.norm_attention, dx, grads)  # 4
@@ -74,7 +74,7 @@ def backward(
         engine, p, tape.attention, dy, allowed, config.attention
     )  # 2
     dx = _norm_backward(engine, config, "pre", p, name, tape.norm_attention, d_inner, grads)  # 1
-    dx += dy  # 3
+    engine.add(dx, dy)  # 3
     return dx, grads | found
 
 

@@ -13,7 +13,7 @@ def forward(engine: Reference, p: Params, tokens: Array) -> Array:
     _, B, N = tokens.shape
     x = engine.embedding(E, tokens.reshape(replicas, B * N)).reshape(replicas, B, N, d)  # 1
     if "position_embedding" in p:
-        x += p["position_embedding"][:, None, :N]  # 2
+        engine.add(x, p["position_embedding"][:, None, :N])  # 2
     return x.reshape(replicas, B * N, d)
 
 
@@ -24,8 +24,8 @@ def backward(engine: Reference, p: Params, tokens: Array, dx: Array) -> Params:
     grads = {}
     if "position_embedding" in p:  # 2
         dP = engine.empty(p["position_embedding"].shape, dx.dtype)
-        dP[:, N:] = 0
-        dP[:, :N] = dx.reshape(replicas, B, N, d).sum(axis=1)
+        engine.assign(dP[:, N:], 0)
+        engine.assign(dP[:, :N], engine.row_sums(dx.reshape(replicas, B, N, d)))
         grads["position_embedding"] = dP
     grads["token_embedding"] = engine.embedding_gradient(
         tokens.reshape(replicas, -1), dx, rows

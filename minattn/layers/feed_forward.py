@@ -35,5 +35,6 @@ def backward(
     du = engine.gelu_backward(tape.u, d_active)  # 2
     dx, grads["W_in"] = linear.backward(engine, tape.x, p["W_in"], du)  # 1
     if "b_in" in p:
-        grads["b_out"], grads["b_in"] = linear.bias_gradient(dy), linear.bias_gradient(du)
+        grads["b_out"] = linear.bias_gradient(engine, dy)
+        grads["b_in"] = linear.bias_gradient(engine, du)
     return dx, grads

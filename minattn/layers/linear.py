@@ -10,17 +10,17 @@ def forward(engine: Reference, x: Array, W: Array, b: Array | None = None) -> Ar
     """Return y (R, T, k)."""
     y = engine.matmul(x, W)  # 1
     if b is not None:
-        y += b[:, None]  # 2
+        engine.add(y, b[:, None])  # 2
     return y
 
 
 def backward(engine: Reference, x: Array, W: Array, dy: Array) -> tuple[Array, Array]:
-    """Return dx (R, T, d) and dW (R, d, k); a bias has the gradient `bias_gradient(dy)`."""
+    """Return dx (R, T, d) and dW (R, d, k); a bias has the gradient `bias_gradient`."""
     dW = engine.matmul(x.swapaxes(-2, -1), dy)  # 1
     dx = engine.matmul(dy, W.swapaxes(-2, -1))  # 1
     return dx, dW
 
 
-def bias_gradient(dy: Array) -> Array:
+def bias_gradient(engine: Reference, dy: Array) -> Array:
     """Return db (R, k), line 2 of `forward`."""
-    return dy.sum(axis=1)
+    return engine.row_sums(dy)

@@ -85,6 +85,16 @@ def _function(function):
     return call
 
 
+def _writing(function):
+    """Return a function that writes to `out`, a device array."""
+
+    def call(*args, out, **kwargs):
+        function(*map(_host, args), out=out._host, **kwargs)
+        return out
+
+    return call
+
+
 def _method(name):
     def call(self, *args, **kwargs):
         return _function(getattr(self._host, name))(*args, **kwargs)
@@ -128,12 +138,27 @@ def ascontiguousarray(value):
     return value if value.flags.c_contiguous else ndarray(np.ascontiguousarray(value._host))
 
 
+def array(value, order="K"):
+    return ndarray(np.array(_host(value), order=order))
+
+
+def copyto(to, value, where=True):
+    np.copyto(to._host, _host(value), where=_host(where))
+
+
+def concatenate(parts, axis=0, out=None):
+    joined = np.concatenate(_host(parts), axis=axis, out=None if out is None else out._host)
+    return ndarray(joined) if out is None else out
+
+
+add = _writing(np.add)
+sum = _writing(np.sum)
+empty_like = _function(np.empty_like)
 empty = _function(lambda shape, dtype: np.full(shape, 77, dtype))  # as if something had been there
 zeros = _function(np.zeros)
 where = _function(np.where)
 sqrt = _function(np.sqrt)
 tanh = _function(np.tanh)
-concatenate = _function(np.concatenate)
 
 
 class RawModule:

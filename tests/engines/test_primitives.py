@@ -164,6 +164,20 @@ def slow_adamw(value, gradient, mean, square):
     return tuple(np.array(column) for column in zip(*out, strict=True))
 
 
+def slow_row_sums(rows):
+    out = np.zeros((rows.shape[0], rows.shape[2]))
+    for r, t, c in np.ndindex(rows.shape):
+        out[r, c] += rows[r, t, c]
+    return (out,)
+
+
+def slow_only_where(chosen, rows):
+    out = np.zeros(rows.shape)
+    for r, t in np.argwhere(chosen[..., 0]):
+        out[r, t] = rows[r, t]
+    return (out,)
+
+
 # Inputs, for R leading, T rows and d columns
 
 
@@ -217,6 +231,10 @@ def normal(*names):
 
 def factors(rng, R, T, d):
     return {"a": rng.normal(size=(R, 2, T, d)), "b": rng.normal(size=(R, 2, d, T + 1))}
+
+
+def half_chosen(rng, R, T, d):
+    return {"chosen": rng.random((R, T, 1)) < 0.5, "rows": rng.normal(size=(R, T, d))}
 
 
 def pairs(rng, R, T, d):
@@ -292,6 +310,8 @@ PURE = {
         lambda e, **a: e.query_sums(**a),
         lambda W, a, allowed: slow_matmul(W.swapaxes(-2, -1), a),
     ),
+    "row_sums": Primitive(normal("rows"), lambda e, **a: e.row_sums(**a), slow_row_sums),
+    "only_where": Primitive(half_chosen, lambda e, **a: e.only_where(**a), slow_only_where),
 }
 
 
@@ -725,15 +745,16 @@ KERNELS = {
     "gelu_backward": ("_gelu_backward",),
     "adamw_update": ("_adamw",),
 }
-PLUMBING = {"using", "run", "empty", "session", "scratch", "put", "get"}
+PLUMBING = {"using", "run", "call", "empty", "session", "scratch", "put", "get"}
 
 
 def test_the_numba_engine_compiles_all_that_gains_by_it():
     primitives = {name for name in vars(Reference) if not name.startswith("_")} - PLUMBING
-    primitives -= {"name", "xp", "dtypes", "threads", "divides"}
+    primitives -= {"name", "xp", "dtypes", "threads", "divides", "replays"}
     own = primitives & vars(numba_cpu.NumbaCPU).keys()
     assert own == KERNELS.keys()
-    assert primitives - own == {"matmul", "embedding", "all_finite", "sgd_update"}
+    plain = {"matmul", "embedding", "add", "assign", "row_sums", "only_where"}
+    assert primitives - own == plain | {"all_finite", "sgd_update"}
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,26 @@ def test_a_workspace_is_lent_to_one_borrower_at_a_time():
         assert same is own is not another
 
 
+def test_what_was_prepared_stays_for_the_same_arrays_and_equal_settings():
+    buffers, made = Buffers(), []
+
+    def prepare():
+        made.append(object())
+        return made[-1]
+
+    arrays = [np.zeros(3), np.zeros(2)]
+    assert buffers.prepared(("a", 1), arrays, prepare) is made[0]
+    arrays[0] += 1
+    assert buffers.prepared(("a", 1), list(arrays), prepare) is made[0]
+    with buffers.workspace() as before:
+        pass
+    assert buffers.prepared(("a", 2), arrays, prepare) is made[1]
+    assert buffers.prepared(("a", 2), [arrays[0], arrays[1].copy()], prepare) is made[2]
+    assert buffers.prepared(("a", 2), [arrays[0]], prepare) is made[3]
+    with buffers.workspace() as after:
+        assert after is not before
+
+
 def test_an_engine_takes_its_outputs_from_its_workspace(engine):
     workspace = Workspace()
     plain, using = choose(engine), choose(engine).using(workspace)
