@@ -149,6 +149,7 @@ OPTIMIZERS = [
             None,
             {},
             [1],
+            {3: GRADS["unembedding"]},
             GRADS | {"spare": GRADS["unembedding"]},
             GRADS | {"unembedding": GRADS["unembedding"][:1]},
             GRADS | {"unembedding": None},
