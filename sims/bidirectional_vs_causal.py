@@ -152,6 +152,7 @@ def parse(arguments: list[str] | None) -> Namespace:
         checks.one_of("--film", options.film, options.sources)
     if options.layers is not None:
         checks.integer("--layers", options.layers, minimum=1)
+    experiment.beside(options, "text", "text among --sources", "text" in options.sources)
     return options
 
 

@@ -127,6 +127,9 @@ def parse(arguments: list[str] | None) -> Namespace:
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     options.modalities = chosen_modalities(options.modalities)
+    for option, modality in (("text", "text"), ("wav", "sound")):
+        needs = f"{modality} among --modalities"
+        experiment.beside(options, option, needs, modality in options.modalities)
     options.engine = choose(options.engine, "float32").name
     return options
 

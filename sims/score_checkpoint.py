@@ -89,6 +89,10 @@ def parse(arguments: list[str] | None) -> Namespace:
     if options.draws is None:
         options.draws = QUICK_DRAWS if options.quick else ma.checkpoints.DRAWS
     checks.integer("--draws", options.draws, minimum=2)
+    turned = options.rotary_offset is not None
+    experiment.beside(options, "rotary_base", "--rotary-offset", turned)
+    experiment.beside(options, "rotary_width", "--rotary-offset", turned)
+    experiment.beside(options, "pre_norm", "--fold-norm", options.fold_norm)
     options.models = named(options.paths)
     return options
 

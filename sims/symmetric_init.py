@@ -123,6 +123,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     if options.width % 2:
         checks.fail("--width", options.width, "an even number, for two heads")
     checks.real("--penalty-weight", options.penalty_weight, minimum=0.0)
+    experiment.beside(options, "text", "text among --sources", "text" in options.sources)
     return options
 
 

@@ -120,6 +120,7 @@ def parse(arguments: list[str] | None) -> Namespace:
         checks.integer(f"--{name}", getattr(options, name), minimum)
     if options.layer >= options.layers:
         checks.fail("--layer", options.layer, f"a layer within 0..{options.layers - 1}")
+    experiment.beside(options, "text", "--source text", options.source == "text")
     return options
 
 
