@@ -24,7 +24,7 @@ default; in the table * marks what lies outside. A folded norm is not part of th
 There are no claims: these are measurements. The table has a row a layer; the summary, for each
 tower (encoder, decoder, cross-attention), the median and quartiles over its layers.
 
-The default run takes some ten seconds on two cores, --quick hardly less.
+The default run takes some ten seconds on two quiet cores, --quick hardly less.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; scores of the sums over heads, by tower and layer
