@@ -122,6 +122,13 @@ def arrays(name: str, value: Any) -> dict[str, Any]:
     return instance(name, value, dict, "a dict of arrays")
 
 
+def named(name: str, value: Any, expected: Iterable[str], needs: str) -> None:
+    """Fail unless `value` is a dict with the expected names and no other."""
+    odd = sorted(arrays(name, value).keys() ^ set(expected), key=str)
+    if odd:
+        fail(name, f"names that differ in {odd}", needs)
+
+
 def function(name: str, value: Any) -> Any:
     """Return `value` if it can be called, or fail."""
     if not callable(value):
@@ -152,18 +159,24 @@ def array(
         found = np.asarray(value)
     except (TypeError, ValueError):  # ragged lists
         fail(name, f"a {type(value).__name__} that is no array", needs)
+    if found.dtype == object and found.ndim == 0:  # None, a dict
+        fail(name, type(value).__name__, needs)
     if found.dtype.kind not in kinds:
         fail(name, f"an array of {found.dtype}", needs)
     return found
 
 
-def integers(name: str, value: Any, below: int | None = None) -> Array:
-    """Return `value` as an array of int64 in [0, below), or fail naming the first that is not."""
+def integers(name: str, value: Any, below: int | None = None, mask_symbol: bool = False) -> Array:
+    """Return `value` as an array of int64 in [0, below), or fail naming the first that is not.
+
+    With `mask_symbol`, `below` itself passes too: it is the mask symbol.
+    """
     found = array(name, value, "iu", "an array of integers")
     if found.size:
         for extreme in (found.min(), found.max()):
-            if extreme < 0 or (below is not None and extreme >= below):
+            if extreme < 0 or (below is not None and extreme >= below + mask_symbol):
                 limit = "at least 0" if below is None else f"within 0..{below - 1}"
+                limit += f", or the mask symbol {below}" if mask_symbol else ""
                 fail(name, f"the value {extreme}", f"every value {limit}")
         if found.max() > LARGEST:
             fail(name, f"the value {found.max()}", "64-bit signed integers")

@@ -235,30 +235,38 @@ def check_tape(config: TransformerConfig, params: Params, tape: Tape) -> np.dtyp
         If the tape is none, or of a model with other layers, replicas or dtype.
     """
     replicas, dtype = check_params(config, params)
-    if not isinstance(tape, Tape) or len(tape.layers) != config.layers:
-        checks.fail("tape", type(tape).__name__, "the tape of a forward pass of this model")
+    check_depth(config, tape, "the tape of a forward pass of this model")
     if len(tape.inputs) != replicas or tape.final.dtype != dtype:
         got = f"one of {len(tape.inputs)} replicas of {tape.final.dtype}"
         checks.fail("tape", got, f"one of {replicas} replicas of {dtype}, as params have")
     return dtype
 
 
-def check_tokens(config: TransformerConfig, tokens: Array, replicas: int) -> Array:
+def check_depth(config: TransformerConfig, tape: Tape, needs: str) -> None:
+    """Fail unless it is a tape, of as many layers as the model has; `needs` says which tape."""
+    checks.instance("tape", tape, Tape, needs)
+    if len(tape.layers) != config.layers:
+        checks.fail("tape", f"{len(tape.layers)} layers", f"{config.layers}, as config has")
+
+
+def check_tokens(
+    config: TransformerConfig, tokens: Array, replicas: int, name: str = "tokens"
+) -> Array:
     """Return tokens as (R, B, N), or fail naming what does not fit.
+
+    Errors call the argument `name`.
 
     Raises
     ------
     ValueError
         If tokens are out of 0..V, too long, or of another shape.
     """
-    tokens = checks.integers("tokens", tokens, below=config.vocab_size + 1)
+    tokens = checks.integers(name, tokens, config.vocab_size, mask_symbol=True)
     if tokens.ndim == 2:
         tokens = np.broadcast_to(tokens, (replicas, *tokens.shape))
     if tokens.ndim != 3 or len(tokens) != replicas or 0 in tokens.shape:
         needs = f"shape (B, N) or ({replicas}, B, N), none of them 0"
-        checks.fail("tokens", f"shape {tokens.shape}", needs)
+        checks.fail(name, f"shape {tokens.shape}", needs)
     if tokens.shape[-1] > config.max_length:
-        checks.fail(
-            "tokens", f"length {tokens.shape[-1]}", f"at most max_length {config.max_length}"
-        )
+        checks.fail(name, f"length {tokens.shape[-1]}", f"at most max_length {config.max_length}")
     return tokens

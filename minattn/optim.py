@@ -46,9 +46,7 @@ class Optimizer(ABC):
         """
         expected = self.init(params)
         for name, given, like in (("grads", grads, params), ("state", state, expected)):
-            if checks.arrays(name, given).keys() != like.keys():
-                odd = sorted(given.keys() ^ like.keys())
-                checks.fail(name, f"names that differ in {odd}", "those that fit params")
+            checks.named(name, given, like, "those that fit params")
             for key, value in given.items():
                 kinds = "fiuc" if like[key].dtype.kind == "c" else "fiu"
                 array = checks.array(f"{name}[{key!r}]", value, kinds)

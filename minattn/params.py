@@ -180,13 +180,10 @@ def check_params(
     Raises
     ------
     ValueError
-        If a name is missing or unknown, or shape, dtype or replica count do not fit.
+        If it is no dict, a name is missing or unknown, or shape, dtype or replica count do not fit.
     """
     shapes = parameter_shapes(config)
-    if not isinstance(params, dict) or params.keys() != shapes.keys():
-        got = set(params) if isinstance(params, dict) else set()
-        odd = sorted(shapes.keys() ^ got, key=str)
-        checks.fail(name, f"names that differ in {odd}", "those of parameter_shapes(config)")
+    checks.named(name, params, shapes, "those of parameter_shapes(config)")
     first = params["token_embedding"]
     for key, shape in shapes.items():
         array = params[key]

@@ -212,11 +212,8 @@ def _single_first(queries: Array, keys: Array, gamma: float) -> Scores:
 def _reals(name: str, value: Any) -> Array:
     """Return `value` as a non-empty array of finite float16, float32 or float64, or fail."""
     needs = "an array of finite real numbers, float16 to float64 or integers"
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):  # ragged lists; arrays of a device
-        checks.fail(name, f"a {type(value).__name__} that is no NumPy array", needs)
-    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+    array = checks.array(name, value, "iuf", needs)
+    if array.dtype.itemsize > 8:
         checks.fail(name, f"an array of {array.dtype}", needs)
     if array.size == 0:
         checks.fail(name, f"the empty shape {array.shape}", "at least one number")

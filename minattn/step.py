@@ -139,12 +139,11 @@ def pose_for(config: TransformerConfig, replicas: int, dtype: np.dtype, batch: B
     ValueError
         If they do not fit.
     """
-    if not isinstance(batch, Batch):
-        checks.fail("batch", type(batch).__name__, "a minattn.Batch")
-    inputs = check_tokens(config, batch.inputs, replicas)
+    checks.instance("batch", batch, Batch)
+    inputs = check_tokens(config, batch.inputs, replicas, "batch.inputs")
     weights = np.broadcast_to(batch.weights, inputs.shape)
     asked = np.where(batch.weights > 0, batch.targets, 0)
-    targets = checks.integers("targets", asked, below=config.vocab_size)
+    targets = checks.integers("batch.targets", asked, below=config.vocab_size)
     real = np.float32 if dtype == np.float32 else np.float64
     shares = loss.shares(weights).astype(real, copy=False)
     allowed = allowed_pairs(batch.mask, inputs.shape[-1])

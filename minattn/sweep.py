@@ -43,13 +43,14 @@ _MOST_WORKERS = 9999
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add --workers, --scheduler and --resume to a sim's arguments."""
     group = parser.add_argument_group("how the work is split (numbers do not depend on it)")
-    group.add_argument(
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
         "--workers",
         type=_at_least_one,
         metavar="N",
         help="processes on this machine, one thread each (default one a core, with --quick 1)",
     )
-    group.add_argument(
+    where.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
         help="use the workers of this Dask cluster instead (pip install 'minattn[cluster]')",

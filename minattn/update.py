@@ -19,7 +19,7 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import Reference
-from minattn.model import Tape
+from minattn.model import Tape, check_depth, check_tape
 from minattn.objectives import Batch
 from minattn.params import check_params
 from minattn.randomness import generator
@@ -63,9 +63,10 @@ def implicit_update(
     Raises
     ------
     ValueError
-        If there is no such layer, or no backward pass has completed the tape.
+        If there is no such layer, the tape is not of these parameters, or no backward pass has
+        completed it.
     """
-    check_params(config, params)
+    check_tape(config, params, tape)
     layer = _check_layer(config, layer)
     A, G, v, x = taped(config, tape, layer)
     assert tape.grads is not None
@@ -141,10 +142,7 @@ def taped(config: TransformerConfig, tape: Tape, layer: int) -> tuple[Array, Arr
         If the tape is none, of another model, or of no backward pass.
     """
     needs = "the tape of loss_and_grad, or of forward once backward has completed it"
-    if not isinstance(tape, Tape):
-        checks.fail("tape", type(tape).__name__, needs)
-    if len(tape.layers) != config.layers:
-        checks.fail("tape", f"{len(tape.layers)} layers", f"{config.layers}, as config has")
+    check_depth(config, tape, needs)
     attention = tape.layers[layer].attention
     if attention.output_gradient is None:
         checks.fail("tape", "no backward pass", needs)

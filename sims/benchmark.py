@@ -34,7 +34,7 @@ lie on either side, or if other processes took more than a tenth of the cores in
 
 d: width, N: tokens a sequence, B: sequences, L: layers, H: heads, R: replicas. The result folder
 holds README.md, a page with the tables; benchmark.csv and summary.json with every measured row; and
-figures. The default run takes ten to fifteen minutes on two cores, --quick half a minute
+figures. The default run takes ten to fifteen minutes on two quiet cores, --quick half a minute
 without peers.
 
 --gpu-check compares the engine "cupy" with NumPy and with PyTorch on this GPU instead, at most five

@@ -24,11 +24,13 @@ Secondary claims and controls, corrected for their number by Holm's method:
   8. Controls: an untrained W_qk is not symmetric (below 0.1); on an i.i.d. source W_qk changes
      less than half as much as on lag-1 chains (ratio of the norms of the change below 0.5).
 "Undertrained": on a chain, training removed less than half of the initial loss above the best
-reachable one (mean over replicas); no verdict is drawn from such an arm. Scores are of the sum over
-heads and the mean over layers.
+reachable one (mean over replicas); no verdict is drawn from such an arm. On text, whose best loss
+is not known, and on i.i.d. symbols, from whose context there is nothing to learn, this is not
+judged: verdicts are drawn there however little was learnt. Scores are of the sum over heads and the
+mean over layers.
 
 Training is in float32 unless --dtype says otherwise. The default run takes one to two minutes on
-two cores, --quick a few seconds.
+two quiet cores, --quick a few seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, loss and final score
@@ -49,7 +51,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parts.bidirectional_vs_causal.claims import Runs, judge_all, undertrained
+from parts.bidirectional_vs_causal.claims import JUDGED, Runs, judge_all, undertrained
 from parts.bidirectional_vs_causal.figures import draw
 from parts.bidirectional_vs_causal.film import Camera, shoot
 from tqdm import tqdm
@@ -152,6 +154,7 @@ def parse(arguments: list[str] | None) -> Namespace:
         checks.one_of("--film", options.film, options.sources)
     if options.layers is not None:
         checks.integer("--layers", options.layers, minimum=1)
+    experiment.beside(options, "text", "text among --sources", "text" in options.sources)
     return options
 
 
@@ -218,8 +221,12 @@ def report(runs: Runs, claims: list[Claim]) -> None:
         share = "-" if row["share_removed"] is None else f"{row['share_removed']:.0%}"
         loss = f"{row['loss_initial']:.3f} > {row['loss_final']:.3f}"
         note = "  undertrained" if row["undertrained"] else ""
+        note = note if row["source"] in JUDGED else "  not judged"
         print(f"{row['source']:8}{row['title']:30}{loss:>15}{best:>9}{share:>17}{note}")
-    print("\nHeld-out loss in nats; best: the best reachable one, where it is known.\n")
+    print(
+        "\nHeld-out loss in nats; best: the best reachable one, where it is known. Whether enough"
+    )
+    print("was learnt is not judged where it is unknown, or the context has nothing to teach.\n")
     print(table(claims))
     print("\nIntervals are over replicas; of residuals, the range. Rows below the residuals are")
     print("corrected for their number by Holm's method: their verdicts, not their intervals.\n")

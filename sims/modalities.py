@@ -30,7 +30,7 @@ Secondary claims and controls, corrected for their number by Holm's method:
 "Undertrained": the held-out loss is not below that of symbol frequencies alone (mean over
 replicas); no verdict is drawn from such an arm. Training is in float32.
 
-The default run takes one to two minutes on two cores, --quick a few seconds.
+The default run takes one to two minutes on two quiet cores, --quick a few seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, loss and final score, what was read
@@ -127,6 +127,9 @@ def parse(arguments: list[str] | None) -> Namespace:
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     options.modalities = chosen_modalities(options.modalities)
+    for option, modality in (("text", "text"), ("wav", "sound")):
+        needs = f"{modality} among --modalities"
+        experiment.beside(options, option, needs, modality in options.modalities)
     options.engine = choose(options.engine, "float32").name
     return options
 

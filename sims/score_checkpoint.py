@@ -24,7 +24,7 @@ default; in the table * marks what lies outside. A folded norm is not part of th
 There are no claims: these are measurements. The table has a row a layer; the summary, for each
 tower (encoder, decoder, cross-attention), the median and quartiles over its layers.
 
-The default run takes some ten seconds on two cores, --quick hardly less.
+The default run takes some ten seconds on two quiet cores, --quick hardly less.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; scores of the sums over heads, by tower and layer
@@ -89,6 +89,10 @@ def parse(arguments: list[str] | None) -> Namespace:
     if options.draws is None:
         options.draws = QUICK_DRAWS if options.quick else ma.checkpoints.DRAWS
     checks.integer("--draws", options.draws, minimum=2)
+    turned = options.rotary_offset is not None
+    experiment.beside(options, "rotary_base", "--rotary-offset", turned)
+    experiment.beside(options, "rotary_width", "--rotary-offset", turned)
+    experiment.beside(options, "pre_norm", "--fold-norm", options.fold_norm)
     options.models = named(options.paths)
     return options
 

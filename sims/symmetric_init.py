@@ -38,7 +38,7 @@ replicas). No verdict is drawn from such a run. Symmetry is of W_qk summed over 
 layers; the learning rate is constant.
 
 Training is in float32 unless --dtype says otherwise. The default run takes about four minutes on
-two cores, --quick some ten seconds.
+two quiet cores, --quick some ten seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, and the results of each setting
@@ -123,6 +123,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     if options.width % 2:
         checks.fail("--width", options.width, "an even number, for two heads")
     checks.real("--penalty-weight", options.penalty_weight, minimum=0.0)
+    experiment.beside(options, "text", "text among --sources", "text" in options.sources)
     return options
 
 

@@ -28,7 +28,7 @@ Claims, each of which must hold to rounding in every arm:
   7. One SGD step, eta = 1, moves W_qk by the exact second-order formula.
   8. In layer 0, the contributions of tokens, of positions and across the two add up to Ghat.
 
-The default run takes about ten seconds on two cores, --quick a little less.
+The default run takes about ten seconds on two quiet cores, --quick a little less.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, and what each arm is made of
@@ -120,6 +120,7 @@ def parse(arguments: list[str] | None) -> Namespace:
         checks.integer(f"--{name}", getattr(options, name), minimum)
     if options.layer >= options.layers:
         checks.fail("--layer", options.layer, f"a layer within 0..{options.layers - 1}")
+    experiment.beside(options, "text", "--source text", options.source == "text")
     return options
 
 

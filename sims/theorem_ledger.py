@@ -14,8 +14,8 @@ Each statement draws from a stream of its own: its numbers depend on the seed an
 its draws, not on what else is checked. Intervals are those of the rule: 99.99% where expectations
 are measured, 95% over trained replicas, otherwise the range over the instances drawn.
 
-The default run takes about twenty seconds on two cores; --quick, about ten, draws less and leaves
-some expectations inconclusive.
+The default run takes about twenty seconds on two quiet cores; --quick, about ten, draws less and
+leaves some expectations inconclusive.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim

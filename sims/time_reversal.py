@@ -36,7 +36,7 @@ Secondary claims, corrected for their number by Holm's method:
 concern claims 1 and 7.
 
 Training is in float32 unless --dtype says otherwise. The default run takes about two minutes on
-two cores, --quick ten seconds.
+two quiet cores, --quick ten seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, and the results of each setting

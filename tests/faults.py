@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -33,6 +34,7 @@ CONTEXT.set_forkserver_preload(
     ["minattn.training", "minattn.plots", "minattn.sweep", "matplotlib.figure", "safetensors.numpy"]
 )
 LONG = 10**6  # more work than a victim lives to do
+DEAD = 77
 
 CONFIG = ma.TransformerConfig(vocab_size=3, width=8, layers=1, heads=2, max_length=6)
 
@@ -167,7 +169,29 @@ def results(folder: Path, reached: Reached) -> None:
         reached.say(number)
 
 
+def fill_and_die(target: Path, files: dict[str, str], survived: int) -> None:
+    """Complete a run of these files, and die before one change of the disk more than `survived`."""
+    left = [survived]
+
+    def count(event: str, arguments: tuple[object, ...]) -> None:
+        written = event == "open" and set(str(arguments[1])) & set("wax+")
+        if written or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir"):
+            if not left[0]:
+                os._exit(DEAD)
+            left[0] -= 1
+
+    with experiment.result_folder(target) as made:
+        for name, text in files.items():
+            made.path(name).write_text(text)
+        sys.addaudithook(count)
+        made.complete()
+
+
 def check_results(folder: Path, said: int) -> None:
+    if said:  # also before the next run has put in order what it finds
+        for file in ("metrics.csv", "summary.json"):
+            found = (folder / "results" / file).read_text()
+            assert any(re.search(rf"\b{number}\b", found) for number in (said, said + 1))
     with experiment.result_folder(folder / "results"):  # as the next run does
         files = sorted((folder / "results").iterdir()) if said else []
     assert [file.name for file in files] == (["metrics.csv", "summary.json"] if said else [])

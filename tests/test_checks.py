@@ -158,6 +158,13 @@ def test_a_bad_array_of_integers(value, below, message):
         checks.integers("tokens", value, below)
 
 
+def test_the_mask_symbol_is_no_symbol_and_passes_where_it_may():
+    assert checks.integers("tokens", [5, 0], 5, mask_symbol=True).tolist() == [5, 0]
+    needs = r"needs every value within 0\.\.4, or the mask symbol 5$"
+    with pytest.raises(ValueError, match=rf"^tokens: got the value 6, {needs}"):
+        checks.integers("tokens", [6, 0], 5, mask_symbol=True)
+
+
 def test_an_array_is_checked_and_not_changed():
     tokens = np.array([[0, 1]])
     tokens.setflags(write=False)

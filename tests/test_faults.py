@@ -28,6 +28,48 @@ def test_a_few_kills_are_survived(name):
     faults.survive(name, kills=3, seed=seed)
 
 
+OLD = {"summary.json": "old", "both.png": "old", "old.png": "old"}
+NEW = {"summary.json": "new", "both.png": "new", "new.png": "new", "more.csv": "new"}
+
+
+@pytest.mark.parametrize("old", [OLD, {}], ids=["replaced", "first"])
+def test_a_result_folder_survives_a_death_between_any_two_steps(tmp_path, old):
+    """Each file is the old or the new one; and so are all together once the next run begins."""
+    outcomes = []
+    for survived in range(100):
+        folder = tmp_path / str(survived)
+        target = folder / "run"
+        target.mkdir(parents=True)
+        for name, text in old.items():
+            (target / name).write_text(text)
+        victim = faults.CONTEXT.Process(target=faults.fill_and_die, args=(target, NEW, survived))
+        victim.start()
+        victim.join(60)
+        found = texts(target)
+        for name in old.keys() & NEW.keys():
+            assert found[name] in ("old", "new")
+        for name, text in found.items():
+            assert text in (old.get(name), NEW.get(name))
+        if found.get("summary.json") == "new":
+            assert NEW.items() <= found.items()
+        with experiment.result_folder(target):
+            healed = texts(target)
+        assert healed in (old, NEW)
+        assert found == old or healed == NEW
+        assert [path.name for path in folder.iterdir()] == ["run"]
+        outcomes.append((found, healed == NEW))
+        if victim.exitcode != faults.DEAD:
+            break
+    assert victim.exitcode == 0
+    assert found == NEW
+    assert (old, False) in outcomes
+    assert len({str(found) for found, _ in outcomes}) >= len(NEW)  # it was there between two files
+
+
+def texts(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
 ORPHANS = """
 import sys
 sys.path.insert(0, {tests!r})

@@ -49,7 +49,7 @@ def test_an_array_is_taken_as_it_is(mask):
     [
         ("Causal", 3, "mask: got 'Causal', needs one of 'causal', 'strictly_causal'"),
         ("", 3, "mask: got ''"),
-        (None, 3, "mask: got an array of object"),
+        (None, 3, "mask: got NoneType"),
         (np.ones((3, 3)), 3, "mask: got an array of float64"),
         (np.ones((3, 3), int), 3, "mask: got an array of int64"),
         (custom, 4, r"mask: got the shape \(3, 3\), needs shape \(4, 4\)"),

@@ -1,15 +1,28 @@
-"""Loss, logits, gradients and beta against PyTorch's autograd, in float64."""
+"""Loss, logits, gradients and beta against PyTorch's autograd.
+
+The oracle computes in float64 throughout; float32 is compared with it at the same rounded values.
+"""
+
+import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 import minattn as ma
-from minattn.masks import allowed_pairs
+from minattn.config import ATTENTIONS, NORMS, TransformerConfig
+from minattn.masks import NAMES, allowed_pairs
 from minattn.testing.strategies import build_case, cases
 
 torch = pytest.importorskip("torch", reason="the oracle needs PyTorch")
 torch.set_num_threads(1)  # the arrays are tiny, and other tests run beside these
+
+LENGTH = 7
+CUSTOM = np.random.default_rng(0).random((LENGTH, LENGTH)) < 0.5
+CUSTOM[2] = CUSTOM[:, 4] = False  # a query without a key, a key without a query
+MASKS = {name: name for name in NAMES} | {"custom": CUSTOM}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 
 def torch_logits(config, p, tokens, allowed):
@@ -65,7 +78,8 @@ def torch_norm(config, where, w, name, x):
 
 def torch_step(config, params, batch):
     """Loss (R,), logits, gradients and beta by autograd."""
-    p = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
+    exact = {name: value.astype(np.float64) for name, value in params.items()}
+    p = {name: torch.tensor(value, requires_grad=True) for name, value in exact.items()}
     allowed = torch.tensor(np.array(allowed_pairs(batch.mask, batch.inputs.shape[-1])))
     logits, scores = torch_logits(config, p, torch.tensor(batch.inputs), allowed)
     weights, targets = torch.tensor(batch.weights), torch.tensor(batch.targets)
@@ -80,19 +94,21 @@ def torch_step(config, params, batch):
     return loss.detach().numpy(), logits.detach().numpy(), grads, betas
 
 
-def agrees(case, engine):
+def agrees(case, engine, dtype="float64"):
     config, params, batch = case
-    loss, logits, grads, betas = torch_step(*case)
-    found, found_grads, tape = ma.loss_and_grad(*case, engine=engine)
-    np.testing.assert_allclose(found, loss, rtol=1e-10)
+    params = {name: value.astype(dtype) for name, value in params.items()}
+    tolerance = TOLERANCE[dtype]
+    loss, logits, grads, betas = torch_step(config, params, batch)
+    found, found_grads, tape = ma.loss_and_grad(config, params, batch, engine=engine)
+    np.testing.assert_allclose(found, loss, rtol=tolerance)
     forward = ma.forward(config, params, batch.inputs, batch.mask, engine)
-    np.testing.assert_allclose(forward, logits, atol=1e-10 * max(abs(logits).max(), 1))
+    np.testing.assert_allclose(forward, logits, atol=tolerance * max(abs(logits).max(), 1))
     largest = max(abs(gradient).max() for gradient in grads.values())
     for name, gradient in grads.items():
-        assert abs(found_grads[name] - gradient).max() <= 1e-10 * largest, name
+        assert abs(found_grads[name] - gradient).max() <= tolerance * largest, name
     for layer, beta in enumerate(betas):
         update = ma.implicit_update(config, params, tape, layer)
-        assert abs(update.beta - beta).max() <= 1e-10 * max(abs(beta).max(), largest)
+        assert abs(update.beta - beta).max() <= tolerance * max(abs(beta).max(), largest)
 
 
 @settings(max_examples=40)
@@ -101,17 +117,28 @@ def test_random_cases(engine, case):
     agrees(case, engine)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
-@pytest.mark.parametrize("norm", ["none", "pre", "post"])
-@pytest.mark.parametrize("feed_forward", [0, 9])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("mask", ["causal", "strictly_causal", "bidirectional"])
-def test_every_choice(engine, attention, norm, feed_forward, bias, mask):
-    config = ma.TransformerConfig(
-        vocab_size=6, width=8, layers=2, heads=2, head_width=3, max_length=9, attention=attention,
-        norm=norm, feed_forward=feed_forward, bias=bias, positions=mask != "causal",
-    )  # fmt: skip
-    agrees(build_case(config, replicas=2, batch_size=3, length=7, mask=mask), engine)
+CHOICES = {
+    "attention": ATTENTIONS,
+    "norm": NORMS,
+    "feed_forward": (0, 9),
+    "positions": (True, False),
+    "bias": (False, True),
+}
+SIZES = {"vocab_size": 6, "width": 8, "layers": 2, "heads": 2, "head_width": 3, "max_length": 9}
+
+
+def test_no_field_of_a_configuration_is_left_out():
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    assert fields == CHOICES.keys() | SIZES.keys()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("choice", list(itertools.product(*CHOICES.values())), ids=str)
+def test_every_choice(engine, choice, mask, dtype):
+    config = TransformerConfig(**SIZES, **dict(zip(CHOICES, choice, strict=True)))
+    case = build_case(config, replicas=2, batch_size=3, length=LENGTH, mask=MASKS[mask])
+    agrees(case, engine, dtype)
 
 
 def test_the_oracle_sees_a_wrong_gradient(monkeypatch):

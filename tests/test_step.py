@@ -259,10 +259,10 @@ BATCH = build_batch(CONFIG, 2, 3, 4)
         ({"weights": BATCH.weights[0]}, "weights"),
         ({"weights": BATCH.weights.astype(str)}, "weights"),
         ({"targets": BATCH.targets[:, :, 1:]}, "targets"),
-        ({"targets": BATCH.targets + 7, "weights": BATCH.weights + 1}, "targets"),
-        ({"targets": BATCH.targets - 7, "weights": BATCH.weights + 1}, "targets"),
+        ({"targets": BATCH.targets + 7, "weights": BATCH.weights + 1}, "batch.targets"),
+        ({"targets": BATCH.targets - 7, "weights": BATCH.weights + 1}, "batch.targets"),
         ({"targets": BATCH.targets + 0.5}, "targets"),
-        ({"inputs": BATCH.inputs + 8}, "tokens"),
+        ({"inputs": BATCH.inputs + 8}, "batch.inputs"),
         ({"inputs": BATCH.inputs - 8}, "inputs"),
         ({"inputs": BATCH.inputs * 1.0}, "inputs"),
         ({"mask": "diagonal"}, "mask"),
@@ -278,7 +278,9 @@ def test_bad_batches_name_what_they_are(changes, name):
 def test_a_batch_of_another_type_or_number_of_replicas():
     with pytest.raises(ValueError, match=r"^batch: got ndarray, needs"):
         ma.loss_and_grad(CONFIG, build_params(CONFIG, 2), BATCH.inputs)
-    with pytest.raises(ValueError, match=r"^tokens: got shape \(2, 3, 4\), needs .*\(3, B, N\)"):
+    with pytest.raises(
+        ValueError, match=r"^batch.inputs: got shape \(2, 3, 4\), needs .*\(3, B, N\)"
+    ):
         ma.loss_and_grad(CONFIG, build_params(CONFIG, 3), BATCH)
 
 

@@ -85,7 +85,7 @@ def masked_posterior(
     """
     instance("chain", chain, MarkovChain)
     mask_symbol = integer("mask_symbol", mask_symbol, minimum=chain.n_symbols)
-    inputs = integers("inputs", inputs, below=mask_symbol + 1)
+    inputs = integers("inputs", inputs, mask_symbol, mask_symbol=True)
     if inputs.ndim != 2 or inputs.shape[1] == 0:
         fail("inputs", f"shape {inputs.shape}", "shape (B, N) with N > 0")
     likelihood = np.eye(mask_symbol + 1, chain.n_symbols)

@@ -104,7 +104,7 @@ def next_token_loss(chain: MarkovChain, batch: ReplicaBatch) -> float:
     instance("chain", chain, MarkovChain)
     _check_parts("batch", batch, ("inputs", "targets", "weights", "mask"))
     supported_mask("batch.mask", batch.mask, ["causal"])
-    inputs, targets, weights = _checked_batch(batch, chain.n_symbols, chain.n_symbols)
+    inputs, targets, weights = _checked_batch(batch, chain.n_symbols)
     law = np.tile(chain.stationary, (*inputs.shape, 1))
     # The target at t is token t + 1, which depends on token t + 1 - lag.
     law[:, chain.lag - 1 :] = chain.transition[inputs[:, : max(0, inputs.shape[1] + 1 - chain.lag)]]
@@ -147,7 +147,7 @@ def masked_token_loss(chain: MarkovChain, objective: MaskedObjective, batch: Rep
     _check_parts("batch", batch, ("inputs", "targets", "weights", "mask"))
     mask = supported_mask("batch.mask", batch.mask)
     anywhere, selected = _input_likelihoods(chain, objective)
-    inputs, targets, weights = _checked_batch(batch, len(selected), chain.n_symbols)
+    inputs, targets, weights = _checked_batch(batch, chain.n_symbols, objective.mask_symbol)
     law = posterior(chain, anywhere[inputs], mask) * selected[inputs]
     total = law.sum(axis=-1, keepdims=True)
     impossible = ((total[..., 0] == 0) & (weights > 0)).any(axis=1)
@@ -205,10 +205,11 @@ def _check_parts(name: str, value: Any, parts: Iterable[str]) -> None:
 
 
 def _checked_batch(
-    batch: ReplicaBatch, n_inputs: int, n_symbols: int
+    batch: ReplicaBatch, n_symbols: int, mask_symbol: int | None = None
 ) -> tuple[Array, Array, Array]:
     """Return inputs, targets (0 where they do not count) and weights of one replica, or fail."""
-    inputs = integers("batch.inputs", batch.inputs, below=n_inputs)
+    masked = mask_symbol is not None
+    inputs = integers("batch.inputs", batch.inputs, mask_symbol or n_symbols, masked)
     weights = array("batch.weights", batch.weights, "fiub")
     targets = array("batch.targets", batch.targets)
     if inputs.ndim != 2 or inputs.size == 0:

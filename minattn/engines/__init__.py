@@ -81,5 +81,6 @@ def _lack(name: str) -> str | None:
 
             return what_is_missing()
     except ImportError as error:
-        return f"the package {name} ({error})"
+        how = ": pip install 'minattn[gpu]', which is cupy-cuda12x[ctk]" if name == "cupy" else ""
+        return f"the package {name} ({error}){how}"
     return None

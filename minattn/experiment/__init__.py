@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minattn.experiment.arguments import Parser, load_windows, names, parser
+from minattn.experiment.arguments import Parser, beside, load_windows, names, parser
 from minattn.experiment.ending import run
 from minattn.experiment.folder import RESULTS, ResultFolder, finish, publish, result_folder
 from minattn.experiment.rerun import check as check_rerun
@@ -23,6 +23,7 @@ __all__ = [
     "RESULTS",
     "Parser",
     "ResultFolder",
+    "beside",
     "check_rerun",
     "config",
     "curve_rows",

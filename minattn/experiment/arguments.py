@@ -148,6 +148,19 @@ def names(value: str, option: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in known if name in chosen)
 
 
+def beside(options: argparse.Namespace, name: str, other: str, there: bool) -> None:
+    """Refuse the option `name` where nothing would look at it: where `other` is not `there`.
+
+    Raises
+    ------
+    ValueError
+        If it is given all the same.
+    """
+    if getattr(options, name) not in (None, False) and not there:
+        option = f"--{name.replace('_', '-')}"
+        checks.fail(option, "a value that nothing would look at", f"{other} beside it")
+
+
 def load_windows(options: argparse.Namespace) -> Corpus:
     """Return the text of `Parser.add_text`.
 

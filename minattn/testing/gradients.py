@@ -148,8 +148,9 @@ def _as_dict(x: Point) -> tuple[Params, Callable[[Params], Point]]:
     arrays = x if isinstance(x, dict) else {"x": x}
     for name, array in arrays.items():
         if getattr(array, "dtype", None) != np.float64:
-            got = f"{name!r} of {getattr(array, 'dtype', type(array).__name__)}"
-            checks.fail("x", got, "an array of float64, or a dict of them")
+            got = getattr(array, "dtype", type(array).__name__)
+            which = "x" if array is x else f"x[{name!r}]"
+            checks.fail(which, got, "an array of float64, or a dict of them")
     if not any(array.size for array in arrays.values()):
         checks.fail("x", "no entry", "at least one")
     if isinstance(x, dict):

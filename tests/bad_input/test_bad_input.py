@@ -105,6 +105,14 @@ def test_a_bad_value_is_refused_by_name_and_left_alone(one, argument):
         assert contents(arguments) == before
 
 
+@pytest.mark.parametrize(("one", "argument"), list(argument_cases()))
+def test_nothing_at_all_is_called_none(one, argument):
+    for says, value in one.refused(argument):
+        if value is None:
+            error = error_of(one, one.arguments(**{argument: None}))
+            assert re.match(rf"{re.escape(says)}: got '?None", error), error
+
+
 def error_of(one, arguments):
     try:
         one.call(arguments)

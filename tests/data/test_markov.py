@@ -67,7 +67,7 @@ def test_a_row_that_is_no_law_is_rejected_by_number(row, said):
         ([[1], [0.5, 0.5]], "a list that is no array"),
         ([[1j]], "complex128"),
         ([["1"]], "array of probabilities"),
-        (None, "object"),
+        (None, "NoneType"),
     ],
 )
 def test_what_is_no_matrix_is_rejected(transition, said):

@@ -1,5 +1,9 @@
 """The engine "cupy" from primitives to `fit`, on a stand-in for CuPy and its kernels."""
 
+import configparser
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -293,8 +297,15 @@ def test_it_says_that_the_package_is_missing(device, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
     for name in ("minattn.engines.cupy_gpu", "minattn.engines.cupy_products"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
-    with pytest.raises(ValueError, match="'cupy', which cannot run here, needs the package cupy"):
+    needs = r"'cupy', which cannot run here, needs the package cupy .* pip install '(.*)\[(.*)\]'"
+    with pytest.raises(ValueError, match=needs) as error:
         choose("cupy")
+    metadata = configparser.ConfigParser()
+    metadata.read(Path(__file__).parents[2] / "setup.cfg")
+    name, extra = re.search(needs, str(error.value)).groups()
+    assert name == metadata["metadata"]["name"]
+    package = metadata["options.extras_require"][extra].strip().partition(">")[0]
+    assert str(error.value).endswith(f", which is {package}")
 
 
 def failing(device, message):

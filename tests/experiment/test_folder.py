@@ -78,12 +78,21 @@ def test_a_killed_run_leaves_the_old_folder_and_no_lock(tmp_path):
     assert leftovers(tmp_path) == ["run"]
 
 
-def test_a_run_killed_between_two_renames_is_healed(tmp_path):
+def test_a_folder_with_folders_in_it_is_replaced(tmp_path):
     target = tmp_path / "run"
-    fill(target, "old")
-    target.rename(tmp_path / ".run.old")
-    with experiment.result_folder(target):
-        assert (target / "summary.json").read_text() == "old"
+    for text in ("old", "new"):
+        with experiment.result_folder(target) as folder:
+            folder.path("summary.json").write_text(text)
+            for name in ("parts", f"of the {text} run"):
+                folder.path(name).mkdir()
+                (folder.path(name) / "part").write_text(text)
+            folder.complete()
+    assert sorted(path.name for path in target.iterdir()) == [
+        "of the new run",
+        "parts",
+        "summary.json",
+    ]
+    assert (target / "parts" / "part").read_text() == "new"
 
 
 def test_folders_that_are_not_results_are_not_touched(tmp_path):

@@ -57,7 +57,7 @@ def test_help_states_question_rules_run_time_and_files(name, capsys):
     question, _, rest = sim.__doc__.partition("\n")
     assert question.endswith("?")
     assert re.search(r"^(Primary claims|Claims|Verdicts|There are no claims)\b", rest, re.MULTILINE)
-    assert re.search(r"The default run takes [\w\s]+ on\s+two\s+cores\b", rest)
+    assert re.search(r"The default run takes [\w\s]+ on\s+two\s+quiet\s+cores\b", rest)
     assert re.search(r"^Files, in the result folder;.*\n  summary\.json ", rest, re.MULTILINE)
     with pytest.raises(SystemExit):
         sim.parse(["--help"])

@@ -49,7 +49,23 @@ BESIDE = {
     ("bidirectional_vs_causal", "--text"): ["--sources", "text"],
     ("symmetric_init", "--text"): ["--sources", "text"],
     ("term_by_term", "--text"): ["--source", "text"],
+    ("score_checkpoint", "--rotary-base"): ["--rotary-offset", "1"],
+    ("score_checkpoint", "--rotary-width"): ["--rotary-offset", "1"],
 }
+# Options beside others with which nothing would look at them.
+IDLE = [
+    ("bidirectional_vs_causal", ["--text", __file__, "--sources", "lag1,iid"]),
+    ("modalities", ["--text", __file__, "--modalities", "sound"]),
+    ("modalities", ["--wav", __file__, "--modalities", "text"]),
+    ("score_checkpoint", ["--rotary-base", "100"]),
+    ("score_checkpoint", ["--rotary-width", "2"]),
+    ("score_checkpoint", ["--pre-norm"]),
+    ("symmetric_init", ["--text", __file__, "--sources", "lag2"]),
+    ("term_by_term", ["--text", __file__]),
+    ("term_by_term", ["--text", __file__, "--source", "iid"]),
+]
+SWEPT = ("column_dominance", "depth", "modalities", "symmetric_init", "time_reversal")
+IDLE += [(name, ["--workers", "2", "--scheduler", "tcp://localhost:1"]) for name in SWEPT]
 
 
 def parser_of(sim, monkeypatch):
@@ -83,7 +99,8 @@ def test_bad_options_are_refused_in_one_line_before_any_work(
     assert set(options) <= set(REFUSED)
     for option in options:
         for value in set(REFUSED[option]) - set(ALLOWED.get((name, option), [])):
-            beside = [str(model)] if name == "score_checkpoint" else BESIDE.get((name, option), [])
+            beside = list(BESIDE.get((name, option), []))
+            beside += [str(model)] if name == "score_checkpoint" else []
             arguments = ["--quick", "--out", "run", *beside, f"{option}={value}"]
             with pytest.raises(SystemExit) as ending:
                 experiment.run(lambda a=arguments: sim.main(a))
@@ -92,3 +109,19 @@ def test_bad_options_are_refused_in_one_line_before_any_work(
             assert error.startswith("error: "), (option, value)
             assert ": got " in error or option in error, (option, value, error)
             assert list(tmp_path.iterdir()) == [], (option, value)
+
+
+@pytest.mark.parametrize(("name", "arguments"), IDLE)
+def test_an_option_that_nothing_would_look_at_is_refused_before_any_work(
+    name, arguments, tmp_path, monkeypatch, capsys
+):
+    sim = importlib.import_module(name)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ending:
+        experiment.run(lambda: sim.main(["--quick", *arguments]))
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert ending.value.code == 2
+    assert error.startswith("error: ")
+    assert arguments[0] in error
+    assert any(other in error for other in (": got a value that nothing would look at", "allowed"))
+    assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,11 @@ def test_a_quick_run_from_the_command_line(tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, ROOT / "sims" / "benchmark.py", "--quick", "--out", out]
     run = subprocess.run(
-        [*command, "--rounds", "1"], capture_output=True, text=True, check=True, cwd=tmp_path
+        [*command, "--rounds", "1", "--format", "pdf"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     )
     assert "Traceback" not in run.stderr
     assert max(map(len, run.stdout.splitlines())) <= 100
@@ -51,8 +55,8 @@ def test_a_quick_run_from_the_command_line(tmp_path):
     with (out / "benchmark.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == len(summary["measured"])
-    assert {"steps.png", "curves.png"} <= {path.name for path in out.iterdir()}
-    for text in ("| target |", "| setting | numba | numpy |", "| numba / numpy |"):
+    assert {"steps.pdf", "curves.pdf"} <= {path.name for path in out.iterdir()}
+    for text in ("| target |", "| setting | numba | numpy |", "| numba / numpy |", "(steps.pdf)"):
         assert text in (out / "README.md").read_text()
 
 

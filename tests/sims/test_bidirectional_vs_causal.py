@@ -169,6 +169,15 @@ def test_undertrained_arms_get_no_verdict(tmp_path, capsys):
     assert capsys.readouterr().out.count("undertrained") >= 7
 
 
+def test_what_is_not_judged_is_not_passed_over_in_silence(tmp_path, capsys):
+    sim.main([*TINY, "--sources", "lag1,text,iid", "--steps", "1", "--out", str(tmp_path / "run")])
+    table = capsys.readouterr().out.partition("Held-out loss")[0].splitlines()
+    for source, note in {"lag1": "undertrained", "text": "not judged", "iid": "not judged"}.items():
+        lines = [line for line in table if line.startswith(source)]
+        assert len(lines) == len(ARMS)
+        assert all(line.endswith(f"  {note}") for line in lines)
+
+
 def test_matched_share_compares_equal_progress():
     class Fake:
         def __init__(self, share, symmetry):

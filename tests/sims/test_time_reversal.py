@@ -9,9 +9,10 @@ import pytest
 import time_reversal as sim
 from hypothesis import given
 from hypothesis import strategies as st
-from parts.time_reversal import claims, training
+from parts.time_reversal import claims, figures, training
 
 import minattn as ma
+from minattn import plots
 from minattn.claims import VERDICTS
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,27 @@ def test_bad_options_are_one_clear_line(options, message, tmp_path, capsys):
     assert last.startswith("error: ")
     assert message in last
     assert not (tmp_path / "run").exists()
+
+
+def test_points_of_undertrained_models_are_hollow_but_for_untrained_ones():
+    rng = np.random.default_rng(0)
+    results = {}
+    for flux, final in ((0.0, 1.1), (1.0, 1.9)):  # of the excess, 1, are removed .9 and .1
+        shots = {f"{when}_agreement": rng.random((2, 3)) for when in ("trained", "untrained")}
+        results["masked", True, flux] = shots | {
+            "loss": np.array([[2.0] * 3, [final] * 3]),
+            "optimum": np.ones(3),
+        }
+    kind = ("masked", True)
+    for metric, hollow in (("trained_agreement", [1.0]), ("untrained_agreement", [])):
+        axes = plots.figure(3, 3).subplots()
+        figures._knob_curve(axes, results, kind, metric, 0, "label", 0)
+        curve, *marks = axes.lines
+        assert list(curve.get_xdata()) == [0.0, 1.0]
+        assert [float(mark.get_xdata()[0]) for mark in marks] == hollow
+        for mark in marks:
+            assert mark.get_ydata()[0] == pytest.approx(curve.get_ydata()[1])
+            assert mark.get_markerfacecolor() == "white"
 
 
 @given(

@@ -207,7 +207,7 @@ def _raise():
     [
         ({"x": X.astype(np.float32)}, "x"),
         ({"x": [1.0, 2.0]}, "x"),
-        ({"x": {"a": X, "b": X.astype(complex)}}, "x"),
+        ({"x": {"a": X, "b": X.astype(complex)}}, r"x\['b'\]"),
         ({"x": np.empty(0)}, "x"),
         ({"x": {}}, "x"),
         ({"method": "central"}, "method"),

@@ -102,7 +102,7 @@ def remarks(found: Found) -> list[str]:
     return made
 
 
-def page(found: Found, threads: int, figures: Iterable[str]) -> str:
+def page(found: Found, threads: int, figures: Iterable[str], form: str = "png") -> str:
     """Return a Markdown page: targets, times of a step, and where the faster engine changes."""
     parts = [
         "# Speed of a training step",
@@ -111,7 +111,7 @@ def page(found: Found, threads: int, figures: Iterable[str]) -> str:
         "`summary.json`, and every measured row is in its `measured`.",
         markdown(HEADER, map(cells, found.claims)),
         *remarks(found),
-        *(f"![{name}]({name}.png)" for name in figures),
+        *(f"![{name}]({name}.{form})" for name in figures),
         _times(found.rows),
         _crossover(found.rows),
     ]

@@ -55,7 +55,7 @@ PARTS = {
 def main(arguments: list[str], description: str) -> None:
     """Measure the parts, then print and write what was found."""
     options = parse(arguments, description)
-    with experiment.result_folder(options.out) as folder, limited(options.threads):
+    with experiment.result_folder(options.out, options.format) as folder, limited(options.threads):
         options.makers, missing = makers(options.threads)
         found = measure(options)
         found.left_out = missing | found.left_out
@@ -156,8 +156,8 @@ def write(found: Found, options: Namespace, folder: experiment.ResultFolder) -> 
     experiment.write_csv(folder.path("benchmark.csv"), header, rows)
     figures = draw(found.rows)
     for name, figure in figures.items():
-        plots.save(figure, folder.path(f"{name}.png"))
-    text = page(found, options.threads, list(figures))
+        plots.save(figure, folder.figure(name))
+    text = page(found, options.threads, list(figures), options.format)
     write_bytes(folder.path("README.md"), text.encode())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from parts.time_reversal.claims import undertrained
 from parts.time_reversal.training import OBJECTIVES, Results
 
 from minattn import plots
@@ -43,7 +44,7 @@ def against_flux(results: Results) -> Figure:
     made = plots.figure(9.0, 8.2)
     made.suptitle(
         "Reversible (net flux 0) to cyclic (1) chains at one entropy rate, after training\n"
-        "mean over replicas with its 95% interval"
+        "mean over replicas with its 95% interval; hollow: undertrained"
     )
     panels = made.subplots(len(ROWS), 2, sharex=True, sharey="row")
     for row, (metric, label) in enumerate(ROWS.items()):
@@ -78,12 +79,15 @@ def _knob_curve(
     label: str,
     number: int,
 ) -> None:
-    """Draw one kind of model along the knob."""
+    """Draw one kind of model along the knob; hollow, if it was to be trained and hardly was."""
     fluxes = [flux for (*other, flux) in results if tuple(other) == kind]
     found = [results[(*kind, flux)][metric] for flux in fluxes]
     values = np.stack([(one[-1] if one.ndim == 3 else one)[layer] for one in found])
     if np.isfinite(values).all():
         plots.curve(axes, np.array(fluxes), values, label, number, marker="o")
+        for flux, value in zip(fluxes, values.mean(axis=1), strict=True):
+            if not metric.startswith("untrained") and undertrained(results, [(*kind, flux)]):
+                axes.plot(flux, value, "o", mfc="white", mec=plots.COLOURS[number], ms=4)
     else:  # next-token models have no pair in which both can be non-zero
         axes.plot([], [], color=plots.COLOURS[number], linestyle=plots.LINES[number], label=label)
 
@@ -93,7 +97,7 @@ def exchangeability(results: Results) -> Figure:
     made = plots.figure(9.0, 6.0)
     made.suptitle(
         "Are beta_ij and beta_ji, i < j, exchangeable? Masked training\n"
-        "index: 1 if they are; mean over replicas with its 95% interval"
+        "index: 1 if they are; mean over replicas with its 95% interval; hollow: undertrained"
     )
     panels = made.subplots(2, 2, sharex=True, sharey="row")
     for layer in range(2):
