@@ -167,10 +167,12 @@ def take(
     what it returns is added up.
     """
     buffers = Buffers() if buffers is None else buffers
-    settings = (engine.name, engine.threads, config, problem.inputs.shape, *params)
-    arrays = [problem.allowed, *params.values()]
+    pairs = problem.allowed.tobytes()  # an array of one's own is another object at every step
+    settings = (engine.name, engine.threads, config, problem.inputs.shape, pairs, *params)
     division = buffers.prepared(
-        settings, arrays, lambda: divide(engine, config, params, problem.inputs.shape)
+        settings,
+        list(params.values()),
+        lambda: divide(engine, config, params, problem.inputs.shape),
     )
     division.weights.join(engine.xp)
     tasks = [partial(task.run, problem, buffers, taped, watch) for task in division.tasks]

@@ -109,8 +109,9 @@ def test_so_it_is_with_many_blocks_whoever_runs_them(engine, threads):
     )
 
 
+@pytest.mark.parametrize("mask", ["causal", np.tri(6, k=1, dtype=bool)], ids=["name", "array"])
 @pytest.mark.parametrize(("engine", "times"), [("numba", 1), ("numpy", 3)])
-def test_the_layers_run_once_where_calls_can_be_repeated(engine, times, monkeypatch):
+def test_the_layers_run_once_where_calls_can_be_repeated(engine, times, mask, monkeypatch):
     ran = []
 
     def count(*arguments):
@@ -119,7 +120,7 @@ def test_the_layers_run_once_where_calls_can_be_repeated(engine, times, monkeypa
 
     run_forward = tasks.run_forward
     monkeypatch.setattr(tasks, "run_forward", count)
-    case, buffers = build_case(CONFIG, length=6), Buffers()
+    case, buffers = build_case(CONFIG, length=6, mask=mask), Buffers()
     for _ in range(3):
         step(case, buffers, engine=engine)
     assert len(ran) == times
@@ -132,6 +133,8 @@ def test_another_shape_mask_model_or_number_of_threads_is_prepared_anew(engine):
         case._replace(batch=build_batch(CONFIG, 2, 3, 5)),
         case._replace(batch=build_batch(CONFIG, 2, 4, 6)),
         case._replace(batch=build_batch(CONFIG, 2, 3, 6, mask="bidirectional")),
+        case._replace(batch=build_batch(CONFIG, 2, 3, 6, mask=np.tri(6, k=2, dtype=bool))),
+        case._replace(batch=build_batch(CONFIG, 2, 3, 6, mask=np.tri(6, k=-2, dtype=bool))),
         case._replace(params=build_params(CONFIG, 2, seed=1)),
         case._replace(config=linear),
     ]
