@@ -75,6 +75,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import faults
 from pathlib import Path
+faults.SETTINGS = 10_000  # more than it lives to do
 faults.run_sweep(Path({folder!r}), workers=2)
 """
 
@@ -88,7 +89,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
     workers = until(lambda: children_of(parent.pid, 2))
     parent.kill()
     parent.wait()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    until(lambda: not any(command_of(pid) for pid in workers))
 
 
 def children_of(pid, count):
@@ -100,7 +101,10 @@ def children_of(pid, count):
 
 
 def command_of(pid):
-    return Path(f"/proc/{pid}/cmdline").read_text()
+    """Return the command of a process; none once it has ended, whether or not anyone reaped it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 def until(found, seconds=60):

@@ -40,7 +40,8 @@ def trained_only(agreement):
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_theorem_24(seed):
-    quick = {"seed": seed, "draws": 6, "steps": 2}
+    # Agreements of untrained models spread by .13: with 6 of them an interval may reach .5.
+    quick = {"seed": seed, "draws": 12, "steps": 2}
     claim = check("Thm 2.4", **quick)
     assert claim.verdict == NO
     assert -0.5 < claim.measured < 0.5

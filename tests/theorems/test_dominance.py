@@ -17,6 +17,7 @@ from minattn.theorems.dominance import (
 )
 from minattn.theorems.roles import as_key, as_query
 
+pytestmark = pytest.mark.usefixtures("hardly_any_chance")
 seeds = st.integers(0, 2**32 - 1)
 YES, NO, OPEN = "holds in expectation", "does not hold", "inconclusive"
 CLEAR = (0.1, 0.6, 2.3)
@@ -105,7 +106,7 @@ def test_theorem_18(seed):
 @settings(max_examples=2)
 @given(seed=seeds)
 def test_cor_a12(seed):
-    assert check("Cor A.12", seed, steps=1).verdict == YES
+    assert check("Cor A.12", seed, 8000, steps=1).verdict == YES  # for intervals within the margin
     unequal = check("Cor A.12", seed, steps=1, query_share=0.2)
     assert unequal.verdict == NO
     assert unequal.measured < 0

@@ -10,6 +10,7 @@ from minattn.theorems.expectations import own_norm, shared_norm, standing_out
 from minattn.theorems.random_matrices import uniform
 from minattn.theorems.roles import as_key, as_query
 
+pytestmark = pytest.mark.usefixtures("hardly_any_chance")
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.fixed_dictionaries({"width": st.integers(5, 8), "terms": st.integers(3, 7)})
 QUICK = {"draws": 30_000, "matrices": 2}
