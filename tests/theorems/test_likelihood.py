@@ -20,6 +20,8 @@ from minattn.theorems.likelihood import (
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.fixed_dictionaries({"symbols": st.integers(2, 3), "length": st.integers(2, 4)})
+# Two tokens of two symbols may be as good as independent: then the cyclic product sums to 1 too.
+longer = st.fixed_dictionaries({"symbols": st.integers(2, 3), "length": st.integers(3, 4)})
 
 
 def test_rule():
@@ -60,7 +62,7 @@ def test_orders_are_acyclic_and_all_others_is_not(seed, length):
 
 
 @settings(max_examples=8)
-@given(seed=seeds, size=sizes)
+@given(seed=seeds, size=longer)
 def test_appendix_a3(seed, size):
     given_as = {"seed": seed, "draws": 4, **size}
     claim = check("App. A.3", **given_as)
