@@ -147,7 +147,7 @@ def test_a_kill_while_saving_leaves_the_old_file_readable(tmp_path, step):
     with child:
         assert child.stdout.readline() == "hanging\n"
         child.kill()
-        assert child.wait(20) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
     assert saved(path) == ({"x": [0, 1, 2]}, {"step": 1})
     save_arrays(path, {"x": np.ones(1)}, {"step": 3})  # what the kill left is in nobody's way
     assert saved(path) == ({"x": [1]}, {"step": 3})

@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 from minattn.engines import choose, get_threads, set_threads
 from minattn.engines.threads import available_cores, run_in_threads, single_threaded_blas
 
-WAIT = 20  # seconds after which a test gives up on another thread
+WAIT = 60  # seconds after which a test gives up on another thread
 
 
 @pytest.mark.parametrize("threads", [1, 2, np.int64(3)])
