@@ -42,7 +42,7 @@ METHODS |= {"swapaxes"}
 FUNCTIONS = {"abs", "bool", "clip", "exp", "float", "int", "isfinite", "log", "max", "maximum"}
 FUNCTIONS |= {"min", "minimum", "reversed", "sorted", "sqrt", "sum", "tanh", "tril", "triu"}
 # Calls whose first two arguments may be swapped.
-SYMMETRIC = {"array_equal", "max", "maximum", "min", "minimum", "swapaxes"}
+SYMMETRIC = {"array_equal", "max", "maximum", "min", "minimum", "same_mask", "swapaxes"}
 # What an error says is for readers, and arguments are checked by tests of their own.
 FOR_READERS = {"needs", "got", "got_both", "got_type", "fit", "odd", "__all__"}
 
@@ -237,7 +237,7 @@ class _Finder(ast.NodeVisitor):
         if isinstance(value, bool):
             self.replace(node, str(not value))
         elif isinstance(value, int):
-            self.replace(node, str(value + 1))
+            self.replace(node, str(value + 1 if value < 1000 else 2 * value))
         elif isinstance(value, float):
             self.replace(node, repr(2 * value or 1.0))
 
@@ -263,6 +263,9 @@ class _Finder(ast.NodeVisitor):
             self.swap(*node.args[:2])
         parts = [*node.args, *node.keywords]
         for keyword in node.keywords:
+            if keyword.arg == "copy":  # where the memory comes from
+                parts.remove(keyword)
+                continue
             place = parts.index(keyword)
             start, stop = self.span(keyword)
             if place:
@@ -270,8 +273,10 @@ class _Finder(ast.NodeVisitor):
             elif parts[1:]:
                 stop = self.span(parts[1])[0]
             self.add(start, stop, b"")
-        if name == "reshape":  # where any negative number is what is left over
+        if name == "reshape":  # any negative number stands for what is left over
             parts = [part for part in parts if ast.unparse(part) != "-1"]
+        if name == "swapaxes":  # without its sign, -2 may be the same axis
+            parts = [part.operand if isinstance(part, ast.UnaryOp) else part for part in parts]
         for part in [node.func, *parts]:
             self.visit(part)
 

@@ -577,11 +577,20 @@ def test_an_impossible_symbol_has_probability_zero(engine):
     assert -sum(q * math.log(q) for q in p if q > 0) == pytest.approx(0.5623351446, abs=1e-10)
 
 
-def test_large_float32_scores_do_not_overflow(engine):
-    engine, everything = choose(engine, "float32"), np.ones((3, 3), bool)
-    S = np.tile(np.array([89, 88, 0], np.float32), (3, 1))
+@in_precisions
+@pytest.mark.parametrize("shift", [-1000, 0, 1000])
+def test_large_scores_do_not_overflow(engine, dtype, shift):
+    engine, everything = choose(engine, dtype), np.ones((3, 3), bool)
+    S = np.tile(np.array([89, 88, 0], dtype) + shift, (3, 1)).astype(dtype)
     A = engine.masked_softmax(S, everything, 1.0)
     np.testing.assert_allclose(A, np.tile([0.7310586, 0.2689414, 0], (3, 1)), rtol=0, atol=1e-7)
+
+
+def test_the_gelu_of_large_entries(engine):
+    u = np.array([[[-1e5, -100.0, -20.0, 20.0, 1e5]]])
+    np.testing.assert_allclose(choose(engine).gelu(u), np.maximum(u, 0), rtol=0, atol=1e-200)
+    slopes = choose(engine).gelu_backward(u, np.ones_like(u))
+    np.testing.assert_allclose(slopes, u > 0, rtol=0, atol=1e-200)
 
 
 @pytest.mark.parametrize(
@@ -613,6 +622,13 @@ def test_the_norm_of_a_constant_row(engine):
     np.testing.assert_allclose(
         dx[0, 0], [-474.3416, -158.1139, 158.1139, 474.3416], rtol=0, atol=5e-5
     )
+
+
+def test_the_norm_of_a_row_whose_variance_overflows_is_no_number(engine):
+    gain, shift = np.ones((1, 2)), np.zeros((1, 2))
+    with np.errstate(over="ignore"):
+        found = choose(engine).layer_norm(np.array([[[1e200, -1e200]]]), gain, shift)
+    assert all(np.isnan(array).all() for array in found)
 
 
 # What may not be read
@@ -712,6 +728,15 @@ def test_products_over_the_pairs_of_a_mask(engine, allowed):
     np.testing.assert_allclose(products, W, rtol=0, atol=1e-13)
     close(engine.key_sums(W, b, allowed), W @ b)
     close(engine.query_sums(W, a, allowed), W.swapaxes(-2, -1) @ a)
+
+
+@pytest.mark.parametrize("size", range(1, 14))
+def test_the_largest_of_a_row_wherever_it_stands(size):
+    for place in range(size):
+        row = np.full(size + 2, -2.0)
+        row[place], row[size:] = -1.0, 5.0
+        assert kernels.largest(row, size) == -1.0
+    assert kernels.largest(row, 0) == -np.inf
 
 
 @pytest.mark.parametrize("of", [kernels.exponential, compiled(kernels.exponential)])
