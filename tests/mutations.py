@@ -39,10 +39,11 @@ JOINTS = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 # Calls that can be forgotten, so that what they are given is taken as it is.
 METHODS = {"all", "any", "astype", "copy", "max", "mean", "min", "ravel", "reshape", "sum"}
 METHODS |= {"swapaxes"}
-FUNCTIONS = {"abs", "bool", "clip", "exp", "float", "int", "isfinite", "log", "max", "maximum"}
+FUNCTIONS = {"abs", "clip", "exp", "isfinite", "log", "max", "maximum"}
 FUNCTIONS |= {"min", "minimum", "reversed", "sorted", "sqrt", "sum", "tanh", "tril", "triu"}
 # Calls whose first two arguments may be swapped.
-SYMMETRIC = {"array_equal", "max", "maximum", "min", "minimum", "same_mask", "swapaxes"}
+SYMMETRIC = {"array_equal", "max", "maximum", "min", "minimum", "result_type", "same_mask"}
+SYMMETRIC |= {"swapaxes"}
 # What an error says is for readers, and arguments are checked by tests of their own.
 FOR_READERS = {"needs", "got", "got_both", "got_type", "fit", "odd", "__all__"}
 
