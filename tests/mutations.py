@@ -37,15 +37,14 @@ COMPARISONS = {
 }
 JOINTS = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 # Calls that can be forgotten, so that what they are given is taken as it is.
-METHODS = {"all", "any", "astype", "copy", "max", "mean", "min", "ravel", "reshape", "sum"}
-METHODS |= {"swapaxes"}
-FUNCTIONS = {"abs", "clip", "exp", "isfinite", "log", "max", "maximum"}
-FUNCTIONS |= {"min", "minimum", "reversed", "sorted", "sqrt", "sum", "tanh", "tril", "triu"}
+METHODS = set("all any astype copy max mean min ravel reshape sum swapaxes".split())
+FUNCTIONS = set("abs clip exp isfinite log max maximum min minimum reversed sorted sqrt".split())
+FUNCTIONS |= set("sum tanh tril triu".split())
 # Calls whose first two arguments may be swapped.
-SYMMETRIC = {"array_equal", "max", "maximum", "min", "minimum", "result_type", "same_mask"}
+SYMMETRIC = set("array_equal clip cosine max maximum min minimum result_type same_mask".split())
 SYMMETRIC |= {"swapaxes"}
-# What an error says is for readers, and arguments are checked by tests of their own.
-FOR_READERS = {"needs", "got", "got_both", "got_type", "fit", "odd", "__all__"}
+# What an error says is for readers.
+FOR_READERS = set("needs got got_both got_type fit odd __all__".split())
 
 
 @dataclass(frozen=True)
@@ -276,10 +275,18 @@ class _Finder(ast.NodeVisitor):
             self.add(start, stop, b"")
         if name == "reshape":  # any negative number stands for what is left over
             parts = [part for part in parts if ast.unparse(part) != "-1"]
-        if name == "swapaxes":  # without its sign, -2 may be the same axis
-            parts = [part.operand if isinstance(part, ast.UnaryOp) else part for part in parts]
         for part in [node.func, *parts]:
-            self.visit(part)
+            axes = name in ("swapaxes", "moveaxis") or getattr(part, "arg", None) == "axis"
+            self.visit(_unsigned(part) if axes else part)
+
+
+def _unsigned(node: ast.AST) -> ast.AST:
+    """Return axes without their signs: counted from the other end, they may be the same."""
+    if isinstance(node, ast.keyword):
+        return _unsigned(node.value)
+    if isinstance(node, ast.Tuple):
+        return ast.List([_unsigned(element) for element in node.elts], node.ctx)
+    return node.operand if isinstance(node, ast.UnaryOp) else node
 
 
 def _checks(node: ast.AST) -> bool:

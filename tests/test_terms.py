@@ -49,6 +49,14 @@ def test_symbols_up_to_the_largest_are_split_off_unless_more_are_asked_for():
     assert terms.occurrences.tolist() == [[n, 0, 0, 12 - n] for n in (tokens == 0).sum((1, 2))]
 
 
+def test_spread_does_not_depend_on_the_size_of_x_and_is_0_for_none():
+    update = update_of()
+    spread = update.query_terms().spread
+    small, nothing = (dataclasses.replace(update, x=size * update.x) for size in (1e-100, 0))
+    np.testing.assert_allclose(small.query_terms().spread, spread)
+    assert not nothing.query_terms().spread.any()
+
+
 def test_rank_one_where_x_depends_on_the_symbol_alone():
     update = update_of(layer=0, positions=False)
     for terms in (update.context_terms(), update.query_terms()):

@@ -230,6 +230,7 @@ def agreement_of(beta, allowed=None):
     beta = np.where(allowed, beta, 0).reshape(1, 1, 1, N, N)
     x, tokens = np.zeros((1, 1, N, 2)), np.zeros((1, 1, N), int)
     value, pairs = ma.update.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1)).agreement()
+    assert pairs.dtype == int
     return value[0], pairs[0]
 
 
@@ -249,6 +250,7 @@ def test_agreement_is_undefined_under_causal_masks(mask):
     for update in updates_of(case)[0]:
         value, pairs = update.agreement()
         assert np.isnan(value).all()
+        assert pairs.dtype == int
         assert np.array_equal(pairs, [0, 0])
 
 
