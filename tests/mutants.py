@@ -52,7 +52,7 @@ ANSWERS = {
     "terms": ["test_terms", "test_update"],
     "blocks": ["test_blocks"],
     "descent": ["test_descent"],
-    "update": ["test_update"],
+    "update": ["test_terms", "test_update"],
     "scores": ["test_scores"],
     "squares": ["test_squares", "test_scores"],
     "model": ["test_model"],

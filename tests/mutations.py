@@ -37,14 +37,15 @@ COMPARISONS = {
 }
 JOINTS = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 # Calls that can be forgotten, so that what they are given is taken as it is.
-METHODS = set("all any astype copy max mean min ravel reshape sum swapaxes".split())
-FUNCTIONS = set("abs clip exp isfinite log max maximum min minimum reversed sorted sqrt".split())
-FUNCTIONS |= set("sum tanh tril triu".split())
+METHODS = {"all", "any", "astype", "copy", "max", "mean", "min", "ravel", "reshape", "sum"}
+METHODS |= {"swapaxes"}
+FUNCTIONS = {"abs", "clip", "exp", "isfinite", "log", "max", "maximum", "min", "minimum"}
+FUNCTIONS |= {"reversed", "sorted", "sqrt", "sum", "tanh", "tril", "triu"}
 # Calls whose first two arguments may be swapped.
-SYMMETRIC = set("array_equal clip cosine max maximum min minimum result_type same_mask".split())
-SYMMETRIC |= {"swapaxes"}
+SYMMETRIC = {"array_equal", "clip", "cosine", "max", "maximum", "min", "minimum", "result_type"}
+SYMMETRIC |= {"same_mask", "swapaxes"}
 # What an error says is for readers.
-FOR_READERS = set("needs got got_both got_type fit odd __all__".split())
+FOR_READERS = {"needs", "got", "got_both", "got_type", "fit", "odd", "__all__"}
 
 
 @dataclass(frozen=True)

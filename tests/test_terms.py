@@ -129,6 +129,20 @@ def test_bad_arguments():
                 terms(n_symbols)
 
 
+@pytest.mark.parametrize("mask", ["causal", "bidirectional"])
+def test_covariance_rows_are_the_key_sums(mask):
+    case = build_case(CONFIG, replicas=3, batch_size=2, length=6, mask=mask)
+    _, _, tape = ma.loss_and_grad(*case)
+    for layer in range(2):
+        update = ma.implicit_update(CONFIG, case.params, tape, layer)
+        found = ma.update.covariance_rows(CONFIG, tape, layer)
+        np.testing.assert_allclose(found, update.key_sums, atol=1e-14)
+    np.testing.assert_array_equal(
+        ma.update.covariance_rows(CONFIG, tape), ma.update.covariance_rows(CONFIG, tape, 0)
+    )
+    assert ma.implicit_update(CONFIG, case.params, tape).layer == 0
+
+
 def test_covariance_rows_needs_a_finished_softmax_tape():
     case = build_case(CONFIG, length=4)
     _, unfinished = ma.forward(CONFIG, case.params, case.batch.inputs, tape=True)

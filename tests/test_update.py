@@ -427,6 +427,8 @@ def test_bad_arguments():
     for bad in (unfinished, None, tape.grads):
         with pytest.raises(ValueError, match=r"^tape: got (no backward pass|NoneType|dict), needs"):
             ma.implicit_update(config, params, bad)
+    with pytest.raises(ValueError, match=r"^params: got names"):
+        ma.implicit_update(config, {}, tape)
     with pytest.raises(ValueError, match=r"^seed: got -1"):
         ma.prove_update(config, params, batch, seed=-1)
     update = ma.implicit_update(config, params, tape)
