@@ -53,7 +53,7 @@ ANSWERS = {
     "blocks": ["test_blocks"],
     "descent": ["test_descent"],
     "update": ["test_terms", "test_update"],
-    "scores": ["test_scores"],
+    "scores": ["test_scores", "test_squares"],
     "squares": ["test_squares", "test_scores"],
     "model": ["test_model"],
     "step": ["test_step"],

@@ -264,7 +264,7 @@ class _Finder(ast.NodeVisitor):
             self.swap(*node.args[:2])
         parts = [*node.args, *node.keywords]
         for keyword in node.keywords:
-            if keyword.arg == "copy":  # where the memory comes from
+            if keyword.arg in ("copy", "strict"):  # where memory comes from; a safeguard
                 parts.remove(keyword)
                 continue
             place = parts.index(keyword)

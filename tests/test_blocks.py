@@ -184,8 +184,13 @@ def test_bad_arguments():
             call()
     with pytest.raises(ValueError, match=r"^initial: got names"):
         form_blocks(CONFIG, params, initial={})
-    with pytest.raises(ValueError, match=r"^layer: got 0\.0"):
-        form_blocks(CONFIG, params, layer=0.0)
+    broken = dataclasses.replace(update_of(case), layer=0.0)
+    for call in (
+        lambda: form_blocks(CONFIG, params, layer=0.0),
+        lambda: grouped_coefficients(CONFIG, broken),
+    ):
+        with pytest.raises(ValueError, match=r"^layer: got 0\.0"):
+            call()
     for length in (0, 6, 1.5):
         with pytest.raises(ValueError, match=r"^length: got "):
             form_blocks(CONFIG, params, length=length)
