@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minattn.engines import Reference, choose, kernels, numba_cpu
+from minattn.engines import Reference, Workspace, choose, kernels, numba_cpu
 from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON
 from minattn.layers import attention
@@ -20,6 +20,8 @@ ENGINES = ("numpy", "numba")
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5}
 SCALE = 0.7
 HOLES = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 1]], bool)
+MASKS = {"causal": np.tri(4, dtype=bool), "strict": np.tri(4, k=-1, dtype=bool), "holes": HOLES}
+under_masks = pytest.mark.parametrize("allowed", MASKS.values(), ids=MASKS)
 ADAMW = (0.9, 0.99, 0.05, 1 / (1 - 0.99**3), 1e-8, 0.98)
 ADAMW_NAMES = ("beta1", "beta2", "step_size", "inverse_correction", "epsilon", "shrink")
 
@@ -460,6 +462,29 @@ def test_an_update_reaches_an_array_of_any_layout_or_says_that_it_cannot(
         close(value, wanted)
 
 
+@pure
+def test_a_workspace_changes_no_result(primitive, engine):
+    arrays = primitive.arrays(17, (3, 5, 4))
+    plain, workspace = choose(engine), Workspace()
+    expected, own = primitive.results(plain, arrays), plain.using(workspace)
+    for _ in range(2):
+        workspace.restart()
+        for value, wanted in zip(primitive.results(own, arrays), expected, strict=True):
+            close(value, wanted)
+
+
+def test_outputs_are_taken_from_a_workspace_and_scratch_is_given_back(engine):
+    arrays = PURE["matmul"].arrays(18, (3, 5, 4))
+    own = choose(engine).using(Workspace())
+    with own.scratch():
+        product = own.matmul(**arrays)
+    assert own.matmul(**arrays) is product
+    assert own.matmul(**arrays) is not product
+    with choose(engine).scratch():  # without a workspace all is kept
+        product = choose(engine).matmul(**arrays)
+    assert choose(engine).matmul(**arrays) is not product
+
+
 with_out = pytest.mark.parametrize(
     "primitive",
     [
@@ -586,6 +611,23 @@ def test_large_scores_do_not_overflow(engine, dtype, shift):
     np.testing.assert_allclose(A, np.tile([0.7310586, 0.2689414, 0], (3, 1)), rtol=0, atol=1e-7)
 
 
+@in_precisions
+@under_masks
+def test_what_all_scores_or_logits_of_a_row_have_in_common_moves_nothing(engine, dtype, allowed):
+    engine, rng = choose(engine, dtype), np.random.default_rng(16)
+    shifts = np.array([[0], [1000], [-1000], [500]], dtype)
+    S = (rng.integers(-32, 32, size=(1, 4, 4)) / 16).astype(dtype)  # so that all sums are exact
+    expected = engine.masked_softmax(S, allowed, 1.0)
+    close(engine.masked_softmax(S + shifts, allowed, 1.0), expected, dtype)
+    arguments = (rng.integers(4, size=(1, 4)), rng.random((1, 4)).astype(dtype))
+    for found, wanted in zip(
+        engine.cross_entropy(S + shifts, *arguments),
+        engine.cross_entropy(S, *arguments),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1000 * TOLERANCE[dtype])
+
+
 def test_the_gelu_of_large_entries(engine):
     u = np.array([[[-1e5, -100.0, -20.0, 20.0, 1e5]]])
     np.testing.assert_allclose(choose(engine).gelu(u), np.maximum(u, 0), rtol=0, atol=1e-200)
@@ -631,11 +673,19 @@ def test_the_norm_of_a_row_whose_variance_overflows_is_no_number(engine):
     assert all(np.isnan(array).all() for array in found)
 
 
+def test_whether_all_entries_are_finite(engine):
+    engine, finite = choose(engine), [np.ones((2, 3)), np.ones(2)]
+    assert engine.all_finite(finite)
+    for bad in (np.nan, np.inf, -np.inf):
+        for place in np.ndindex(2, 3):
+            array = np.ones((2, 3))
+            array[place] = bad
+            assert not engine.all_finite([*finite, array])
+    assert not engine.all_finite([np.array([np.inf, -np.inf])])
+    engine.all_finite([np.full((2, 3), 1e308)])  # is no warning
+
+
 # What may not be read
-
-
-MASKS = {"causal": np.tri(4, dtype=bool), "strict": np.tri(4, k=-1, dtype=bool), "holes": HOLES}
-under_masks = pytest.mark.parametrize("allowed", MASKS.values(), ids=MASKS)
 
 
 @under_masks
