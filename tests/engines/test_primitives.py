@@ -539,6 +539,13 @@ def test_numba_refuses_an_out_that_it_cannot_write(primitive, layout):
         result_of(primitive, choose("numba"), arrays, out)
 
 
+@pytest.mark.parametrize("out", [np.zeros((3, 2, 5, 4)), np.zeros((3, 2, 5, 5), np.float32)])
+def test_numba_refuses_an_out_of_another_shape_or_dtype(out):
+    arrays = PURE["masked_softmax"].arrays(6, (3, 5, 4))
+    with pytest.raises(ValueError, match=r"^out: got float(32|64) of shape .*, needs float64"):
+        result_of("masked_softmax", choose("numba"), arrays, out)
+
+
 # Worked values
 
 
@@ -750,9 +757,12 @@ def test_a_mask_is_planned_anew_when_it_has_changed():
     assert numba_cpu._plan(allowed).stops.tolist() == [1, 2, 3]
     allowed[:] = True
     assert numba_cpu._plan(allowed).stops.tolist() == [3, 3, 3]
-    fixed = read_only(allowed)
-    plan = numba_cpu._plan(fixed)
-    assert numba_cpu._plan(fixed) is plan
+    allowed[0] = False
+    allowed.setflags(write=False)
+    assert numba_cpu._plan(allowed).stops.tolist() == [0, 3, 3]
+    masks = [read_only(allowed) for _ in range(2)]
+    plans = [numba_cpu._plan(mask) for mask in masks]
+    assert all(numba_cpu._plan(mask) is plan for mask, plan in zip(masks, plans, strict=True))
     for _ in range(3 * numba_cpu.PLANS_REMEMBERED):
         numba_cpu._plan(read_only(allowed))
     assert len(numba_cpu._plans) <= numba_cpu.PLANS_REMEMBERED
@@ -853,14 +863,15 @@ def test_a_primitive_calls_its_compiled_kernel(primitive, kernel, monkeypatch):
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
-def test_other_layouts_need_no_further_compilation():
-    case = PURE["masked_softmax"]
+@pytest.mark.parametrize("primitive", ["masked_softmax", "layer_norm"])
+def test_other_layouts_need_no_further_compilation(primitive):
+    case, kernel = PURE[primitive], getattr(numba_cpu, KERNELS[primitive][0])
     engine, arrays = choose("numba"), case.arrays(11, (2, 3, 4))
     case.results(engine, arrays)
-    before = list(numba_cpu._softmax.signatures)
+    before = list(kernel.signatures)
     for layout in LAYOUTS.values():
         case.results(engine, {name: layout(array) for name, array in arrays.items()})
-    assert numba_cpu._softmax.signatures == before
+    assert kernel.signatures == before
 
 
 def kernel_arguments():
