@@ -88,15 +88,16 @@ class Hunt:
         queues = {name: answering(name, session.items) for name in self.texts}
         load_kernels()
         for change in tqdm(self.changes, desc="mistakes", mininterval=2):
-            if self.minutes is not None and time.monotonic() - self.begin > 60 * self.minutes:
+            noticed = self.notices(queues[change.module], change)
+            if self.late():
                 break
-            if self.notices(queues[change.module], change):
-                self.noticed.append(change)
-                continue
-            self.survived.append(change)
-            if change.key not in self.argued:
+            (self.noticed if noticed else self.survived).append(change)
+            if not noticed and change.key not in self.argued:
                 tqdm.write(shown(change), file=sys.stdout)
         return True
+
+    def late(self) -> bool:
+        return self.minutes is not None and time.monotonic() - self.begin > 60 * self.minutes
 
     def notices(self, queue: list[pytest.Item], change: Mutation) -> bool:
         """Return whether a test fails after a change, and only after it."""
@@ -137,6 +138,8 @@ class Hunt:
             for name, kernel in list(vars(numba_cpu).items()):
                 setattr(numba_cpu, name, getattr(kernel, "py_func", kernel))
         for item, following in zip(items, [*items[1:], None], strict=True):
+            if self.late():
+                break
             seconds = int(time.process_time()) + CPU_SECONDS
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
