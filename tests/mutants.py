@@ -57,7 +57,7 @@ ANSWERS = {
     "squares": ["test_squares", "test_scores"],
     "model": ["test_model"],
     "step": ["test_step"],
-    "tasks": ["test_step"],
+    "tasks": ["test_tasks", "test_step"],
     "observers": ["test_observers"],
     "optim": ["test_optim", "engines/test_primitives"],
 }
