@@ -333,7 +333,7 @@ def test_W_qk_refuses_bad_arguments_by_name():
         checked_W_qk(None)
     with pytest.raises(ValueError, match=r"^per_head: got 1"):
         checked_W_qk(params, per_head=1)
-    for layer in (1, -1, 0.0):
+    for layer in (1, -1, 0.0, "0"):
         with pytest.raises(ValueError, match=r"^layer: got"):
             checked_W_qk(params, layer)
 
