@@ -192,13 +192,12 @@ class ImplicitUpdate:
         S = int(self.tokens.max()) + 1
         if n_symbols is not None:
             S = checks.integer("n_symbols", n_symbols, minimum=S)
-        tokens, x = self.tokens.reshape(R, -1), self.x.reshape(R, -1, d)
-        sums = sums.reshape(R, H, -1, d)
+        x, sums = self.x.reshape(R, -1, d), sums.reshape(R, H, -1, d)
         occurrences, spread = np.zeros((R, S), int), np.zeros((R, S), x.dtype)
         mean, weighted = np.zeros((R, S, d), x.dtype), np.zeros((R, H, S, d), x.dtype)
         energy, found = np.zeros((R, H, S), x.dtype), np.zeros((4, R, H, S))
         for r, symbol in np.ndindex(R, S):
-            rows = np.flatnonzero(tokens[r] == symbol)
+            rows = np.flatnonzero(self.tokens[r] == symbol)
             if rows.size:
                 own, other = x[r, rows], sums[r][:, rows]
                 occurrences[r, symbol], mean[r, symbol] = rows.size, own.mean(axis=0)

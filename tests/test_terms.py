@@ -14,7 +14,7 @@ CONFIG = ma.TransformerConfig(vocab_size=4, width=7, layers=2, heads=2, head_wid
 
 def update_of(layer=1, **changed):
     config = dataclasses.replace(CONFIG, **changed)
-    case = build_case(config, replicas=3, batch_size=2, length=6, mask="bidirectional")
+    case = build_case(config, replicas=3, batch_size=4, length=6, mask="bidirectional")
     return ma.implicit_update(config, case.params, ma.loss_and_grad(*case)[2], layer)
 
 
@@ -46,7 +46,7 @@ def test_symbols_up_to_the_largest_are_split_off_unless_more_are_asked_for():
     update = update_of()
     tokens = np.where(update.tokens < 2, 0, 3)  # 1 and 2 do not occur
     terms = dataclasses.replace(update, tokens=tokens).query_terms()
-    assert terms.occurrences.tolist() == [[n, 0, 0, 12 - n] for n in (tokens == 0).sum((1, 2))]
+    assert terms.occurrences.tolist() == [[n, 0, 0, 24 - n] for n in (tokens == 0).sum((1, 2))]
 
 
 def test_spread_does_not_depend_on_the_size_of_x_and_is_0_for_none():
