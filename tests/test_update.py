@@ -448,3 +448,20 @@ def test_where_all_keys_say_the_same_the_residual_is_that_of_rounding(engine, bi
     tape = ma.loss_and_grad(config, params, batch, engine)[2]
     for layer in range(2):
         assert (ma.implicit_update(config, params, tape, layer).residual < 1e-8).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_residual_is_relative_to_the_magnitudes_before_they_cancel(bias, monkeypatch):
+    """One term, and factors along x: nothing cancels, and the magnitudes are the sum itself."""
+    x, one = np.array([3.0, 4.0]), np.ones((1, 1, 1))
+    params = {f"layers.0.W_{name}": x.reshape(1, 2, 1, 1) for name in "qk"}
+    if bias:
+        params |= {"layers.0.b_q": one, "layers.0.b_k": one}
+    x, beta = x.reshape(1, 1, 1, 2), np.full((1, 1, 1, 1, 1), -2.0)
+    tokens, allowed = np.zeros((1, 1, 1), int), np.ones((1, 1), bool)
+    update = ma.update.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1))
+    grads = {name: np.zeros_like(value) for name, value in params.items()}
+    monkeypatch.setattr(ma.update, "CANCELLATION", 4.0)
+    found = ma.update._factor_residual(params, grads, update, abs(beta))
+    weights = 5 / 26**0.5 if bias else 1  # the biases' own part, which no residual has
+    np.testing.assert_allclose(found, weights / 4)
