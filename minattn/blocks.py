@@ -229,6 +229,5 @@ def _energy(M: Array) -> Array:
 
 def _ratio(part: Array, whole: Array) -> Array:
     """Divide, with 0 for 0 / 0."""
-    part, whole = np.asarray(part), np.asarray(whole)
     ratio: Array = np.divide(part, whole, out=np.zeros_like(whole, dtype=float), where=whole > 0)
     return ratio

@@ -149,11 +149,11 @@ def cosine(A: Array, B: Array) -> Array:
     ValueError
         If the shapes differ, or have fewer than two axes.
     """
-    A, B = checks.array("A, B", A), checks.array("A, B", B)
+    A = checks.array("A, B", A)
+    B = checks.array("A, B", B)
     if A.shape != B.shape or A.ndim < 2:
         checks.fail("A, B", f"the shapes {A.shape} and {B.shape}", "one shape (..., d, d)")
-    one, other = _unit(A), _unit(B)
-    found: Array = np.clip((one * other).sum(axis=(-2, -1)), -1, 1)
+    found: Array = np.clip((_unit(A) * _unit(B)).sum(axis=(-2, -1)), -1, 1)
     return found
 
 

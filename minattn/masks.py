@@ -60,8 +60,6 @@ def check_mask(mask: Mask) -> Mask:
 
 def same_mask(mask: Mask, other: Mask) -> bool:
     """Whether two masks are the same name or equal arrays."""
-    if isinstance(mask, str) or isinstance(other, str):
-        return isinstance(mask, str) and isinstance(other, str) and mask == other
     return np.array_equal(mask, other)
 
 

@@ -158,7 +158,7 @@ class MaskedToken:
         return Batch(
             inputs=np.where(selected, shown, tokens),
             targets=tokens,
-            weights=selected.astype(np.float64),
+            weights=selected,
             mask=self.mask,
         )
 

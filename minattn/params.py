@@ -132,7 +132,7 @@ def _relate_query_to_key(params: Params, prefix: str, qk_init: str, qk_scale: fl
     W_q, W_k = params[prefix + "W_q"], params[prefix + "W_k"]
     d, h = W_q.shape[1], W_q.shape[3]
     if qk_init.startswith("symmetric"):
-        W_k = W_q.copy()
+        W_k = W_q
     if qk_init.endswith("matched"):
         other_is_symmetric = qk_init == "random_matched"
         target = qk_scale**2 * (h * (1 + (h + 1) / d) if other_is_symmetric else h) ** 0.5

@@ -163,7 +163,8 @@ class ImplicitUpdate:
         squares = np.diagonal(gram, axis1=-2, axis2=-1)
         product, overlap = squares[..., :, None] * squares[..., None, :], gram * gram
         transposed = self.beta.swapaxes(-2, -1)
-        symmetric, skew = np.triu(self.beta + transposed, k=1), np.triu(self.beta - transposed, k=1)
+        parts = (self.beta + transposed, self.beta - transposed)
+        symmetric, skew = (np.triu(part, k=1) for part in parts)
         # Parallel rows: what rounding leaves of the difference may be negative.
         apart = np.maximum(product - overlap, 0) / 2
         return PairTerms(symmetric, skew, symmetric**2 * (product + overlap) / 2, skew**2 * apart)
@@ -191,17 +192,13 @@ class ImplicitUpdate:
         S = int(self.tokens.max()) + 1
         if n_symbols is not None:
             S = checks.integer("n_symbols", n_symbols, minimum=S)
-        tokens, x = self.tokens.reshape(R, -1), self.x.reshape(R, -1, d)
-        sums = sums.reshape(R, H, -1, d)
+        x, sums = self.x.reshape(R, -1, d), sums.reshape(R, H, -1, d)
         occurrences, spread = np.zeros((R, S), int), np.zeros((R, S), x.dtype)
         mean, weighted = np.zeros((R, S, d), x.dtype), np.zeros((R, H, S, d), x.dtype)
         energy, found = np.zeros((R, H, S), x.dtype), np.zeros((4, R, H, S))
-        for r in range(R):
-            order = np.argsort(tokens[r], kind="stable")
-            groups = np.split(order, np.searchsorted(tokens[r][order], np.arange(1, S)))
-            for symbol, rows in enumerate(groups):
-                if not rows.size:
-                    continue
+        for r, symbol in np.ndindex(R, S):
+            rows = np.flatnonzero(self.tokens[r] == symbol)
+            if rows.size:
                 own, other = x[r, rows], sums[r][:, rows]
                 occurrences[r, symbol], mean[r, symbol] = rows.size, own.mean(axis=0)
                 spread[r, symbol] = _share(own - mean[r, symbol], own)

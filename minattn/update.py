@@ -170,7 +170,7 @@ def _factor_residual(
     lengths = np.sqrt(squares)
     terms = np.einsum("rbhij,rbi,rbj->r", uncancelled, lengths, lengths)
     floor = CANCELLATION * terms * _norm(factors)
-    error = _norm([e - f for e, f in zip(expected, found, strict=True)])
+    error = _norm(list(map(np.subtract, expected, found)))
     return _relative(error, _norm(expected), _norm(found), floor)
 
 

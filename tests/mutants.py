@@ -1,13 +1,12 @@
-"""Mutation testing of the mathematics: change the code a little, and see whether a test notices.
+"""Mutation testing of the mathematics: make a small mistake, and see whether a test notices.
 
-    pip install -e '.[test,mutation]'
-    python tests/mutants.py                             all mutants, some minutes
-    python tests/mutants.py 'minattn.layers.*'          those of some modules
-    python tests/mutants.py --minutes 5                 as many as that takes, drawn at random
+    python tests/mutants.py                            every mistake that `mutations.py` knows
+    python tests/mutants.py terms layers.attention     those in some modules
+    python tests/mutants.py --minutes 1                as many as that takes, drawn at random
 
-mutmut makes the mutants and picks the tests that reach each; pyproject.toml says which modules and
-which tests. It works on a copy, in the folder mutants/. Compiled loops run as the plain functions
-that they are. The score is the share of mutants that a test notices; what it does not is listed.
+One process imports and collects everything. For each mistake it forks another, which makes it in
+the living module, runs the tests of that module until one fails, and ends. A mistake that no test
+notices is shown, and fails the run, unless `survivors.md` says why none can.
 """
 
 from __future__ import annotations
@@ -16,76 +15,223 @@ import argparse
 import os
 import random
 import re
-import subprocess
+import resource
 import sys
+import time
 from collections import Counter
+from importlib import import_module
+from pathlib import Path
 
-ENVIRONMENT = {
-    "NUMBA_DISABLE_JIT": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "CI": "true",  # Hypothesis then draws the same examples for every mutant
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["CI"] = "true"  # Hypothesis then draws the same examples every time
+os.environ["PYTEST_ADDOPTS"] = ""
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pytest
+from mutations import Mutation, install, mutations
+from tqdm import tqdm
+
+import minattn as ma
+from minattn.engines import numba_cpu
+
+# Each module, and the tests that answer for it, the quickest first.
+ANSWERS = {
+    "layers.attention": ["layers/test_attention", "test_update"],
+    "layers.block": ["layers/test_block", "test_model"],
+    "layers.embedding": ["layers/test_embedding"],
+    "layers.feed_forward": ["layers/test_feed_forward", "layers/test_block"],
+    "layers.linear": ["layers/test_linear"],
+    "layers.loss": ["layers/test_loss"],
+    "layers.norm": ["layers/test_norm"],
+    "engines.kernels": ["engines/test_primitives"],
+    "engines.numba_cpu": ["engines/test_primitives"],
+    "engines.reference": ["engines/test_primitives"],
+    "masks": ["test_masks"],
+    "objectives": ["test_objectives"],
+    "params": ["test_params"],
+    "terms": ["test_terms", "test_update"],
+    "blocks": ["test_blocks"],
+    "descent": ["test_descent"],
+    "update": ["test_terms", "test_update"],
+    "scores": ["test_scores", "test_squares"],
+    "squares": ["test_squares", "test_scores"],
+    "model": ["test_model"],
+    "step": ["test_step"],
+    "tasks": ["test_tasks", "test_step"],
+    "observers": ["test_observers"],
+    "optim": ["test_optim", "engines/test_primitives"],
 }
-NOTICED = ("killed", "timeout", "suspicious", "segfault", "caught by type check")
+TESTS = Path(__file__).resolve().parent
+ARGUED = TESTS / "survivors.md"
+# Of one test. No clock on the wall: the machine may be busy, or stand still for a while.
+CPU_SECONDS = 60
+ADDRESS_SPACE = 16 * 2**30
 
 
-def mutmut(*arguments: str, seconds: float | None = None) -> str:
-    """Run mutmut at the lowest priority; return what it printed, as far as the time went."""
-    command = ["nice", "-n", "19", sys.executable, "-m", "mutmut", *arguments]
-    try:
-        run = subprocess.run(
-            command,
-            env=os.environ | ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        return ""
-    return run.stdout
+class Hunt:
+    """A pytest plugin that runs the collected tests again for one mistake after another."""
+
+    def __init__(self, modules: list[str], minutes: float | None, seed: int) -> None:
+        self.begin, self.minutes = time.monotonic(), minutes
+        self.texts = {name: file_of(name).read_bytes() for name in modules}
+        self.changes = [c for name in modules for c in mutations(name, self.texts[name])]
+        self.argued = arguments()
+        if minutes is not None:
+            self.changes = [c for c in self.changes if c.key not in self.argued]
+            random.Random(seed).shuffle(self.changes)
+        self.noticed: list[Mutation] = []
+        self.survived: list[Mutation] = []
+        self.sound: set[str] = set()  # tests that pass where there is no mistake
+        self.answer = -1  # where a forked process names the test that has failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        queues = {name: answering(name, session.items) for name in self.texts}
+        load_kernels()
+        for change in tqdm(self.changes, desc="mistakes", mininterval=2):
+            noticed = self.notices(queues[change.module], change)
+            if self.late():
+                break
+            (self.noticed if noticed else self.survived).append(change)
+            if not noticed and change.key not in self.argued:
+                tqdm.write(shown(change), file=sys.stdout)
+        return True
+
+    def late(self) -> bool:
+        return self.minutes is not None and time.monotonic() - self.begin > 60 * self.minutes
+
+    def notices(self, queue: list[pytest.Item], change: Mutation) -> bool:
+        """Return whether a test fails after a change, and only after it."""
+        text = self.texts[change.module]
+        while failed := self.run(queue, change.module, change.made(text)):
+            item = next((item for item in queue if item.nodeid == failed), None)
+            if item is None:  # the process has crashed, or the module cannot be imported
+                return True
+            queue.remove(item)
+            if failed in self.sound or not self.run([item], change.module, text):
+                self.sound.add(failed)
+                queue.insert(0, item)  # it may notice the next mistake as well
+                return True
+        return False
+
+    def run(self, items: list[pytest.Item], module: str, text: bytes) -> str:
+        """Run tests in a forked process, with this text of a module; return what failed, or ""."""
+        reading, self.answer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                self.run_here(items, module, text)
+            finally:
+                os._exit(1)
+        os.close(self.answer)
+        with os.fdopen(reading, "rb") as answer:
+            failed = answer.read().decode()
+        status = os.waitpid(child, 0)[1]
+        return failed or ("a crash" if status else "")
+
+    def run_here(self, items: list[pytest.Item], module: str, text: bytes) -> None:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        install(import_module(f"minattn.{module}"), text)
+        if module == "engines.kernels":  # compiled from what they were: take them as they are
+            for name, kernel in list(vars(numba_cpu).items()):
+                setattr(numba_cpu, name, getattr(kernel, "py_func", kernel))
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            if self.late():
+                break
+            seconds = int(time.process_time()) + CPU_SECONDS
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        os._exit(0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            os.write(self.answer, report.nodeid.encode())
+            os._exit(1)
+
+    def pytest_sessionfinish(self) -> None:
+        """Show the score of each module."""
+        noticed = Counter(change.module for change in self.noticed)
+        argued = Counter(c.module for c in self.survived if c.key in self.argued)
+        survived = Counter(c.module for c in self.survived if c.key not in self.argued)
+        print(f"\n{'module':24} mistakes noticed  argued survived")
+        for name in [*self.texts, "all"]:
+            counts = [c.total() if name == "all" else c[name] for c in (noticed, argued, survived)]
+            total = sum(counts)
+            if total:
+                share = counts[0] / total
+                print(f"{name:24} {total:8} {share:7.1%} {counts[1]:7} {counts[2]:8}")
+
+    def stale(self) -> list[tuple[str, str, str]]:
+        """Return the arguments about mistakes that there are no more, or that a test notices."""
+        made = {c.key for name in ANSWERS for c in mutations(name, file_of(name).read_bytes())}
+        seen = {c.key for c in self.noticed} - {c.key for c in self.survived}
+        return [key for key in self.argued if key not in made or key in seen]
 
 
-def results() -> dict[str, str]:
-    """Return what became of every mutant, by name."""
-    listed = re.findall(r"^\s*(\S+__mutmut_\d+): (.+)$", mutmut("results", "--all", "true"), re.M)
-    return dict(listed)
+def load_kernels() -> None:
+    """Have the compiled kernels ready for all processes forked from here on."""
+    from minattn.testing.strategies import build_case  # after pytest has
+
+    ma.set_threads(1)
+    sizes = {"vocab_size": 3, "width": 4, "heads": 2, "max_length": 4, "feed_forward": 4}
+    config = ma.TransformerConfig(layers=1, norm="pre", bias=True, **sizes)
+    _, params, batch = build_case(config, length=4)
+    for kind in ("float64", "float32"):
+        typed = {name: value.astype(kind) for name, value in params.items()}
+        ma.loss_and_grad(config, typed, batch, "numba")
+
+
+def file_of(module: str) -> Path:
+    return TESTS.parent / "minattn" / (module.replace(".", "/") + ".py")
+
+
+def answering(module: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that answer for a module, in their order."""
+    files = [TESTS / f"{name}.py" for name in ANSWERS[module]]
+    return [item for file in files for item in items if item.path == file]
+
+
+def arguments() -> dict[tuple[str, str, str], str]:
+    """Read `survivors.md`: a heading for each function, `line` → `line`: why, for each mistake."""
+    found, function = {}, ""
+    for line in ARGUED.read_text().splitlines():
+        if line.startswith("## "):
+            function = line.removeprefix("## ")
+        elif match := re.fullmatch(r"- ``? ?(.+?) ?``? → ``? ?(.+?) ?``?: (.+)", line):
+            found[function, match[1], match[2]] = match[3]
+        elif line.startswith("-"):
+            raise SystemExit(f"{ARGUED.name}: {line!r} is no '- `line` → `line`: why'")
+    return found
+
+
+def shown(change: Mutation) -> str:
+    """Return a mistake as `survivors.md` would begin with it."""
+    function, before, after = change.key
+    return f"\n## {function}\n- `{before}` → `{after}`: "
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="of mutants, with * for any part (default all)")
-    parser.add_argument("--minutes", type=float, help="stop then, and report what there is")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
+    parser.add_argument("modules", nargs="*", help="such as terms, layers.attention (default all)")
+    parser.add_argument("--minutes", type=float, help="stop then; the order is drawn at random")
+    parser.add_argument("--seed", type=int, help="of that order (default: a new one)")
     options = parser.parse_args()
-    names = options.names
+    modules = options.modules or list(ANSWERS)
+    if unknown := set(modules) - set(ANSWERS):
+        parser.error(f"no tests answer for {', '.join(sorted(unknown))}")
+    seed = random.randrange(10**6) if options.seed is None else options.seed
+    hunt = Hunt(modules, options.minutes, seed)
+    files = dict.fromkeys(f"{TESTS}/{file}.py" for name in modules for file in ANSWERS[name])
+    plain = ["-s", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+    code = pytest.main([f"--rootdir={TESTS.parent}", *plain, *files], plugins=[hunt])
     if options.minutes is not None:
-        mutmut("run", "--max-children", "1", "no.such.mutant")  # makes them, and runs none
-        names = sorted(results())
-        random.Random(options.seed).shuffle(names)
-    out = mutmut(
-        "run", "--max-children", "1", *names, seconds=options.minutes and 60 * options.minutes
-    )
-    found = {name: state for name, state in results().items() if state != "not checked"}
-    if not found:
-        sys.exit(f"no mutant was checked:\n{out[-3000:]}")
-    report(found)
-
-
-def report(found: dict[str, str]) -> None:
-    """Print the score of each module, and the mutants that nothing noticed."""
-    counts: Counter[tuple[str, bool]] = Counter()
-    for name, state in found.items():
-        counts[name.rpartition(".")[0], state in NOTICED] += 1
-    for module in sorted({module for module, _ in counts}):
-        noticed, missed = counts[module, True], counts[module, False]
-        print(
-            f"{module:32} {noticed:4} of {noticed + missed:4} {noticed / (noticed + missed):6.1%}"
-        )
-    noticed = sum(state in NOTICED for state in found.values())
-    print(f"{'all':32} {noticed:4} of {len(found):4} {noticed / len(found):6.1%}")
-    for name, state in found.items():
-        if state not in NOTICED:
-            print(f"{state}: {name}")
+        print(f"in the order of --seed {seed}")
+    for function, before, after in (stale := hunt.stale()):
+        print(f"argued in {ARGUED.name} for nothing: {function}: {before} → {after}")
+    missed = [change for change in hunt.survived if change.key not in hunt.argued]
+    sys.exit(int(code) or bool(missed or stale))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minattn as ma
-from minattn.blocks import PARTS, form_blocks, grouped_coefficients, update_blocks
+from minattn.blocks import PARTS, Blocks, form_blocks, grouped_coefficients, update_blocks
 from minattn.testing.strategies import build_case, cases
 
 CONFIG = ma.TransformerConfig(vocab_size=4, width=6, layers=2, heads=2, max_length=5)
@@ -100,6 +100,14 @@ def test_the_change_and_the_zero_form():
         assert all(np.array_equal(value, [0, 0]) for value in values.values())
 
 
+@pytest.mark.parametrize("size", [1, 1e-100])
+def test_shares_do_not_depend_on_the_size_of_the_form(size):
+    blocks = Blocks(*(np.full((2, 2), number) * size for number in (1, 2, 3, 4)))
+    shares = {name: value.item() for name, value in blocks.share.items()}
+    assert shares == pytest.approx({"token": 4 / 120, "position": 64 / 120, "cross": 52 / 120})
+    assert blocks.symmetry["cross"] == pytest.approx(2 * 24 / 52)
+
+
 @given(case=cases(norm=st.sampled_from(("none", "post")), positions=True))
 def test_grouped_coefficients_make_up_the_update(case):
     """Ghat = F^T B F, F = [E; P]: what tokens and positions contribute; B counted by loops."""
@@ -167,6 +175,21 @@ def test_bad_arguments():
         lambda: grouped_coefficients(CONFIG, upper),
     ):
         with pytest.raises(ValueError, match=r"^layer: got 1, needs 0"):
+            call()
+    for call in (
+        lambda: form_blocks(CONFIG, {}),
+        lambda: update_blocks(CONFIG, {}, update_of(case)),
+    ):
+        with pytest.raises(ValueError, match=r"^params: got names"):
+            call()
+    with pytest.raises(ValueError, match=r"^initial: got names"):
+        form_blocks(CONFIG, params, initial={})
+    broken = dataclasses.replace(update_of(case), layer=0.0)
+    for call in (
+        lambda: form_blocks(CONFIG, params, layer=0.0),
+        lambda: grouped_coefficients(CONFIG, broken),
+    ):
+        with pytest.raises(ValueError, match=r"^layer: got 0\.0"):
             call()
     for length in (0, 6, 1.5):
         with pytest.raises(ValueError, match=r"^length: got "):

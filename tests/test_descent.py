@@ -16,7 +16,7 @@ CHANGES = ("cosine_to_first_order", "cosine_to_update", "first_order_to_update",
 
 
 def step_of(config=CONFIG, layer=1, **changed):
-    case = build_case(config, replicas=2, batch_size=2, length=6, mask="bidirectional")
+    case = build_case(config, replicas=2, batch_size=3, length=6, mask="bidirectional")
     params = case.params | changed
     _, grads, tape = ma.loss_and_grad(config, params, case.batch)
     return params, grads, ma.implicit_update(config, params, tape, layer)
@@ -50,6 +50,7 @@ def test_conserved_by_hand():
                           ("W_q", "W_k", "b_q", "b_k"))  # fmt: skip
     expected = W_q.T @ W_q - W_k.T @ W_k + np.outer(b_q, b_q) - np.outer(b_k, b_k)
     np.testing.assert_allclose(conserved(params, layer=1)[1, 0], expected, atol=1e-14)
+    np.testing.assert_array_equal(conserved(params), conserved(params, layer=0))
 
 
 def test_biases_count():
@@ -76,6 +77,9 @@ def test_cosines_say_what_the_remark_drops():
     assert (small.cosine_to_first_order > 1 - 1e-10).all()
     assert (small.dropped < 1e-5).all()
     assert (large.dropped > 0.1).all()
+    for r, head in np.ndindex(2, 2):
+        part, whole = (np.linalg.norm(M[r, head]) for M in (large.second_order, large.total))
+        assert large.dropped[r, head] == pytest.approx(part / whole)
     assert (large.cosine_to_first_order < 0.999).all()
     np.testing.assert_allclose(small.cosine_to_update, small.first_order_to_update, atol=1e-6)
     assert (small.first_order_to_update < 0.99).all()
@@ -107,6 +111,13 @@ def test_cosine():
     tiny = np.float32(1e-30) * A.astype(np.float32)  # squares of it are zero
     np.testing.assert_allclose(cosine(tiny, A.astype(np.float32)), 1, rtol=1e-6)
     assert np.isnan(cosine(np.zeros((2, 2)), np.eye(2)))
+    assert cosine([[-1, -2], [-3, -4]], [[-2, -4], [-6, -8]]) == pytest.approx(1)
+
+
+def test_rounding_leaves_a_cosine_within_its_range():
+    A = np.random.default_rng(0).standard_normal((1000, 3, 3))
+    for B in (A, -A):
+        assert (abs(cosine(A, B)) <= 1).all()
 
 
 @pytest.mark.parametrize("function", [product_change, conserved_change])
@@ -134,5 +145,6 @@ def test_bad_arguments():
 
 def test_a_cosine_does_not_depend_on_the_size_of_the_matrices_beside_it():
     M = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
-    sizes = np.array([1e-30, 1e30], np.float32)[:, None, None]
-    np.testing.assert_allclose(cosine(sizes * M, M[None] * np.ones_like(sizes)), 1, rtol=1e-6)
+    for kind, size in ((np.float32, 1e30), (np.float64, 1e200)):
+        sizes = np.array([1 / size, size], kind)[:, None, None]
+        np.testing.assert_allclose(cosine(sizes * M, M[None] * np.ones_like(sizes)), 1, rtol=1e-6)

@@ -42,6 +42,11 @@ def test_an_array_is_taken_as_it_is(mask):
     found = allowed_pairs(mask, 3)
     np.testing.assert_array_equal(found, custom)
     assert found.flags.c_contiguous
+    assert not found.flags.writeable
+
+
+def test_an_array_for_one_position():
+    assert allowed_pairs(np.array([[True]]), 1).tolist() == [[True]]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,8 @@ def test_an_array_is_taken_as_it_is(mask):
         (custom, 4, r"mask: got the shape \(3, 3\), needs shape \(4, 4\)"),
         (custom[None], 3, r"mask: got the shape \(1, 3, 3\)"),
         (custom[0], 3, r"mask: got the shape \(3,\)"),
+        (custom[:, :2], 3, r"mask: got the shape \(3, 2\)"),
+        (custom[:0, :0], 1, r"mask: got the shape \(0, 0\)"),
         ("causal", 0, "length: got 0"),
         ("causal", 2.0, "length: got 2"),
     ],

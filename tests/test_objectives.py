@@ -51,10 +51,24 @@ def test_next_token_ignores_its_generator():
     assert rng.random() == generator().random()
 
 
+def test_masked_token_draws_one_number_a_token_where_all_are_shown_alike():
+    rng, other = generator(), generator()
+    MaskedToken(mask_symbol=10)(tokens, rng)
+    other.random(tokens.shape)
+    assert rng.random() == other.random()
+
+
+@pytest.mark.parametrize(("objective", "N"), [(next_token, 2), (MaskedToken(mask_symbol=V), 1)])
+def test_the_shortest_windows(objective, N):
+    windows = np.arange(2 * N).reshape(2, 1, N)
+    assert objective(windows, generator()).targets.shape == (2, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         ([[0], [1]], r"shape \(2, 1\), needs .* N of at least 2"),
+        (np.zeros((1, 3, 1), int), r"shape \(1, 3, 1\)"),
         ([0, 1, 2], r"shape \(3,\)"),
         (np.zeros((0, 3), int), r"shape \(0, 3\)"),
         ([[0.0, 1.0]], "an array of float64"),
@@ -99,7 +113,7 @@ def binomial(count, trials, p):
 
 def test_the_rate_and_its_independence():
     windows = np.zeros((400, 100), int)
-    weights = MaskedToken(rate=0.15, mask_symbol=1)(windows, generator()).weights
+    weights = MaskedToken(mask_symbol=1)(windows, generator()).weights  # BERT's rate
     assert binomial(weights.sum(), weights.size, 0.15)
     pairs = (weights[:, 1:] * weights[:, :-1]).sum()
     assert binomial(pairs, 400 * 99, 0.15**2)
@@ -179,9 +193,11 @@ def test_draws_depend_on_the_generator_alone():
         ({"mask_symbol": 0}, "mask_symbol"),
         ({"mask_symbol": 1.0}, "mask_symbol"),
         ({"replace": (0.5, 0.4)}, "replace"),
+        ({"replace": (0.5, 0.4, 0.0)}, "replace"),
         ({"replace": (0.5, 0.4, 0.2)}, "replace"),
         ({"replace": (1.5, -0.5, 0.0)}, "replace"),
         ({"replace": (1.0, 0.0, np.nan)}, "replace"),
+        ({"mask": "diagonal"}, "mask"),
     ],
     ids=str,
 )
@@ -209,8 +225,9 @@ def test_bad_windows_or_generators_are_refused(windows, rng, message):
 
 
 def test_a_batch_by_hand():
-    batch = hand_made(inputs=tokens.tolist(), weights=[[0, 1, 2], [True, False, 3]])
-    assert batch.inputs.dtype == np.int64
+    lists = tokens.tolist()
+    batch = hand_made(inputs=lists, targets=lists, weights=[[0, 1, 2], [True, False, 3]])
+    assert batch.inputs.dtype == batch.targets.dtype == np.int64
     assert batch.weights.dtype == np.float64
     np.testing.assert_array_equal(batch.weights, [[0, 1, 2], [1, 0, 3]])
 
@@ -229,6 +246,8 @@ def test_a_batch_by_hand():
         ({"weights": np.full((2, 3), np.nan)}, "^weights: got a negative or non-finite"),
         ({"weights": np.full((2, 3), np.inf)}, "^weights: got a negative or non-finite"),
         ({"weights": np.ones((2, 3), complex)}, "^weights: got"),
+        ({"mask": "diagonal"}, "^mask: got 'diagonal'"),
+        ({"mask": np.ones((2, 2), bool)}, r"^mask: got the shape \(2, 2\)"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused_by_name(changes, message):

@@ -109,6 +109,8 @@ def test_bad_arguments():
         observed(case, ma.init_params(CONFIG, replicas=2))
     with pytest.raises(ValueError, match=r"^batch: got ndarray, needs a minattn.Batch"):
         ma.held_out_loss(CONFIG, case.batch.inputs)
+    with pytest.raises(ValueError, match=r"^engine: got 'abacus'"):
+        ma.held_out_loss(CONFIG, case.batch, engine="abacus")
 
 
 @pytest.mark.parametrize("engine", ["numpy", "numba"])

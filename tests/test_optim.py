@@ -136,6 +136,39 @@ def test_a_step_leaves_its_arguments_alone_and_keeps_the_dtype(optimizer, dtype)
 
 
 @each
+def test_what_a_step_returns_can_be_stepped_in_place(optimizer):
+    params = {name: np.asfortranarray(array) for name, array in draw(0).items()}
+    params, state = optimizer.step(params, draw(1), optimizer.init(params))
+    for name, array in (params | state).items():
+        assert array.flags.c_contiguous, name
+
+
+def test_complex_gradients_are_for_complex_parameters():
+    sgd, gradient = SGD(lr=0.5), {"W": np.array([2j])}
+    for start in (np.ones(1), np.ones(1, complex)):
+        params = {"W": start}
+        if start.dtype == complex:
+            assert sgd.step(params, gradient, sgd.init(params))[0]["W"] == 1 - 1j
+        else:
+            with pytest.raises(ValueError, match=r"^grads\['W'\]: got an array of complex128"):
+                sgd.step(params, gradient, sgd.init(params))
+
+
+def test_an_array_of_a_device_is_refused_by_name():
+    class OnDevice:
+        __cuda_array_interface__ = {}  # noqa: RUF012
+
+    with pytest.raises(ValueError, match=r"^params\['W'\]: got an array on a GPU"):
+        SGD(lr=0.1).init({"W": OnDevice()})
+
+
+def test_defaults_are_those_of_the_field():
+    assert AdamW() == AdamW(lr=1e-3, weight_decay=0, beta1=0.9, beta2=0.999, epsilon=1e-8)
+    assert SGD(lr=0.1) == SGD(lr=0.1, momentum=0)
+    assert LinearDecay(0.1, 4) == LinearDecay(0.1, 4, warmup=0)
+
+
+@each
 @given(seed=st.integers(0, 2**32 - 1))
 def test_arrays_of_any_layout_take_the_same_step(optimizer, seed):
     params, grads = draw(seed), draw(seed + 1)

@@ -7,7 +7,7 @@ import pytest
 
 from minattn import TransformerConfig, init_params, parameter_shapes
 from minattn.params import W_qk as checked_W_qk
-from minattn.params import check_params
+from minattn.params import below, check_params, prefixed
 
 SIZES = {"vocab_size": 5, "width": 6, "layers": 2, "heads": 3, "max_length": 7}
 plain = TransformerConfig(**SIZES)
@@ -134,6 +134,10 @@ def test_no_two_arrays_replicas_or_seeds_share_draws(drawn):
     assert len({tuple(draw.round(9)) for draw in draws}) == len(draws)
 
 
+def test_one_replica_of_seed_0_is_what_is_drawn_unless_asked_otherwise():
+    equal(init_params(plain), init_params(plain, 1, 0))
+
+
 @pytest.mark.parametrize("scale", ["embedding_scale", "qk_scale"])
 def test_scales_multiply_their_own_arrays_and_may_be_zero(scale):
     own = ("_embedding",) if scale == "embedding_scale" else ("W_q", "W_k")
@@ -159,6 +163,16 @@ def norms(params):
     return np.linalg.norm(W_qk(params), axis=(-2, -1))
 
 
+def test_W_qk_is_the_product_of_queries_and_keys():
+    params = init_params(full, replicas=2)
+    for layer in range(2):
+        apart = checked_W_qk(params, layer, per_head=True)
+        np.testing.assert_allclose(apart, W_qk(params, layer), rtol=0, atol=1e-13)
+        together = checked_W_qk(params, layer)
+        np.testing.assert_allclose(together, W_qk(params, layer).sum(axis=1), rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(checked_W_qk(params), checked_W_qk(params, 0))
+
+
 def expected_norm(kind, scale, d, h):
     return scale**2 * (h * (1 + (h + 1) / d) if kind == "symmetric" else h) ** 0.5
 
@@ -179,6 +193,8 @@ def test_matched_kinds_have_the_norm_of_the_other_in_every_head(kind, other):
     for layer in range(2):
         found = np.linalg.norm(W_qk(params, layer), axis=(-2, -1))
         np.testing.assert_allclose(found, expected_norm(other, 1.5, d=6, h=2), rtol=1e-12)
+    small = init_params(plain, replicas=3, qk_init=kind, qk_scale=1e-3)
+    np.testing.assert_allclose(norms(small), expected_norm(other, 1e-3, d=6, h=2), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["random", "symmetric"])
@@ -317,6 +333,17 @@ def test_W_qk_refuses_bad_arguments_by_name():
         checked_W_qk(None)
     with pytest.raises(ValueError, match=r"^per_head: got 1"):
         checked_W_qk(params, per_head=1)
+    for layer in (1, -1, 0.0, "0"):
+        with pytest.raises(ValueError, match=r"^layer: got"):
+            checked_W_qk(params, layer)
+
+
+def test_the_arrays_of_a_layer_go_by_short_names():
+    params = {name: np.zeros(i) for i, name in enumerate(parameter_shapes(full))}
+    first = below(params, "layers.0.")
+    assert first.keys() == (ATTENTION | BIAS | NORM | HIDDEN | HIDDEN_BIAS | HIDDEN_NORM).keys()
+    assert all(value is params[f"layers.0.{name}"] for name, value in first.items())
+    assert prefixed("layers.0.", first).items() <= params.items()
 
 
 def test_outputs_are_scaled_by_their_own_fan_in_where_heads_do_not_fill_the_width():

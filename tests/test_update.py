@@ -230,6 +230,7 @@ def agreement_of(beta, allowed=None):
     beta = np.where(allowed, beta, 0).reshape(1, 1, 1, N, N)
     x, tokens = np.zeros((1, 1, N, 2)), np.zeros((1, 1, N), int)
     value, pairs = ma.update.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1)).agreement()
+    assert pairs.dtype == int
     return value[0], pairs[0]
 
 
@@ -249,6 +250,7 @@ def test_agreement_is_undefined_under_causal_masks(mask):
     for update in updates_of(case)[0]:
         value, pairs = update.agreement()
         assert np.isnan(value).all()
+        assert pairs.dtype == int
         assert np.array_equal(pairs, [0, 0])
 
 
@@ -425,6 +427,8 @@ def test_bad_arguments():
     for bad in (unfinished, None, tape.grads):
         with pytest.raises(ValueError, match=r"^tape: got (no backward pass|NoneType|dict), needs"):
             ma.implicit_update(config, params, bad)
+    with pytest.raises(ValueError, match=r"^params: got names"):
+        ma.implicit_update(config, {}, tape)
     with pytest.raises(ValueError, match=r"^seed: got -1"):
         ma.prove_update(config, params, batch, seed=-1)
     update = ma.implicit_update(config, params, tape)
@@ -444,3 +448,20 @@ def test_where_all_keys_say_the_same_the_residual_is_that_of_rounding(engine, bi
     tape = ma.loss_and_grad(config, params, batch, engine)[2]
     for layer in range(2):
         assert (ma.implicit_update(config, params, tape, layer).residual < 1e-8).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_residual_is_relative_to_the_magnitudes_before_they_cancel(bias, monkeypatch):
+    """One term, and factors along x: nothing cancels, and the magnitudes are the sum itself."""
+    x, one = np.array([3.0, 4.0]), np.ones((1, 1, 1))
+    params = {f"layers.0.W_{name}": x.reshape(1, 2, 1, 1) for name in "qk"}
+    if bias:
+        params |= {"layers.0.b_q": one, "layers.0.b_k": one}
+    x, beta = x.reshape(1, 1, 1, 2), np.full((1, 1, 1, 1, 1), -2.0)
+    tokens, allowed = np.zeros((1, 1, 1), int), np.ones((1, 1), bool)
+    update = ma.update.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1))
+    grads = {name: np.zeros_like(value) for name, value in params.items()}
+    monkeypatch.setattr(ma.update, "CANCELLATION", 4.0)
+    found = ma.update._factor_residual(params, grads, update, abs(beta))
+    weights = 5 / 26**0.5 if bias else 1  # the biases' own part, which no residual has
+    np.testing.assert_allclose(found, weights / 4)

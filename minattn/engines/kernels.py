@@ -73,7 +73,7 @@ def row_spans(allowed: Array) -> tuple[Array, Array]:
 
     An empty row starts at N and stops at 0.
     """
-    size = allowed.shape[0]
+    size = len(allowed)
     starts, stops = np.full(size, size), np.zeros(size, dtype=np.int64)
     for i in range(size):
         for j in range(size):
@@ -89,7 +89,7 @@ def row_spans(allowed: Array) -> tuple[Array, Array]:
 
 def softmax_rows(scores: Array, allowed: Array, stops: Array, scale: float, out: Array) -> None:
     """Write the softmax of scale * scores over the allowed keys; scores and out (M, N, N)."""
-    matrices, size = scores.shape[0], scores.shape[1]
+    matrices, size, _ = scores.shape
     row = np.empty(size + LANES)
     for m in range(matrices):
         for i in range(size):
@@ -116,7 +116,7 @@ def softmax_rows_backward(
     weights: Array, d_weights: Array, allowed: Array, stops: Array, scale: float, out: Array
 ) -> None:
     """Write scale A (dA - sum_k A dA), zero where not allowed; A, dA and out (M, N, N)."""
-    matrices, size = weights.shape[0], weights.shape[1]
+    matrices, size, _ = weights.shape
     for m in range(matrices):
         for i in range(size):
             stop = min(stops[i] + -stops[i] % LANES, size)
@@ -132,7 +132,7 @@ def softmax_rows_backward(
 
 def scale_rows(scores: Array, allowed: Array, scale: float, out: Array) -> None:
     """Write scale * scores on the allowed pairs and zero elsewhere; scores and out (M, N, N)."""
-    matrices, size = scores.shape[0], scores.shape[1]
+    matrices, size, _ = scores.shape
     for m in range(matrices):
         for i in range(size):
             for j in range(size):

@@ -229,14 +229,16 @@ _plans: dict[int, tuple[Array, Plan]] = {}
 
 def _plan(allowed: Array) -> Plan:
     """Return the plan of a mask, remembered for arrays that nobody can write to."""
-    known, plan = _plans.get(id(allowed), (None, None))
-    if known is not allowed or plan is None or allowed.flags.writeable:
-        own, turned = (np.array(array, order="C") for array in (allowed, allowed.T))
-        starts, stops = _row_spans(own)
-        plan = Plan(own, stops, _bands(starts, stops), _bands(*_row_spans(turned)))
+    fixed = not allowed.flags.writeable
+    if fixed and (known := _plans.get(id(allowed))):
+        return known[1]
+    own, turned = (np.array(array, order="C") for array in (allowed, allowed.T))
+    starts, stops = _row_spans(own)
+    plan = Plan(own, stops, _bands(starts, stops), _bands(*_row_spans(turned)))
+    if fixed:
         if len(_plans) >= PLANS_REMEMBERED:
             _plans.clear()
-        _plans[id(allowed)] = allowed, plan
+        _plans[id(allowed)] = allowed, plan  # both, so that no other mask gets this id
     return plan
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minattn.engines import Reference, choose, kernels, numba_cpu
+from minattn.engines import Reference, Workspace, choose, kernels, numba_cpu
 from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON
 from minattn.layers import attention
@@ -20,6 +20,8 @@ ENGINES = ("numpy", "numba")
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5}
 SCALE = 0.7
 HOLES = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 1]], bool)
+MASKS = {"causal": np.tri(4, dtype=bool), "strict": np.tri(4, k=-1, dtype=bool), "holes": HOLES}
+under_masks = pytest.mark.parametrize("allowed", MASKS.values(), ids=MASKS)
 ADAMW = (0.9, 0.99, 0.05, 1 / (1 - 0.99**3), 1e-8, 0.98)
 ADAMW_NAMES = ("beta1", "beta2", "step_size", "inverse_correction", "epsilon", "shrink")
 
@@ -349,7 +351,7 @@ IN_PLACE = {
 pure = pytest.mark.parametrize("primitive", PURE.values(), ids=PURE)
 in_place = pytest.mark.parametrize("primitive", IN_PLACE.values(), ids=IN_PLACE)
 in_precisions = pytest.mark.parametrize("dtype", TOLERANCE)
-in_shapes = pytest.mark.parametrize("shape", [(3, 5, 4), (1, 10, 1), (2, 1, 3)], ids=str)
+in_shapes = pytest.mark.parametrize("shape", [(3, 5, 4), (1, 20, 1), (2, 1, 3)], ids=str)
 
 
 @pure
@@ -460,6 +462,29 @@ def test_an_update_reaches_an_array_of_any_layout_or_says_that_it_cannot(
         close(value, wanted)
 
 
+@pure
+def test_a_workspace_changes_no_result(primitive, engine):
+    arrays = primitive.arrays(17, (3, 5, 4))
+    plain, workspace = choose(engine), Workspace()
+    expected, own = primitive.results(plain, arrays), plain.using(workspace)
+    for _ in range(2):
+        workspace.restart()
+        for value, wanted in zip(primitive.results(own, arrays), expected, strict=True):
+            close(value, wanted)
+
+
+def test_outputs_are_taken_from_a_workspace_and_scratch_is_given_back(engine):
+    arrays = PURE["matmul"].arrays(18, (3, 5, 4))
+    own = choose(engine).using(Workspace())
+    with own.scratch():
+        product = own.matmul(**arrays)
+    assert own.matmul(**arrays) is product
+    assert own.matmul(**arrays) is not product
+    with choose(engine).scratch():  # without a workspace all is kept
+        product = choose(engine).matmul(**arrays)
+    assert choose(engine).matmul(**arrays) is not product
+
+
 with_out = pytest.mark.parametrize(
     "primitive",
     [
@@ -512,6 +537,13 @@ def test_numba_refuses_an_out_that_it_cannot_write(primitive, layout):
     out = layout(np.zeros(result_of(primitive, choose("numba"), arrays).shape))
     with pytest.raises(ValueError, match="out: got a strided or read-only array"):
         result_of(primitive, choose("numba"), arrays, out)
+
+
+@pytest.mark.parametrize("out", [np.zeros((3, 2, 5, 4)), np.zeros((3, 2, 5, 5), np.float32)])
+def test_numba_refuses_an_out_of_another_shape_or_dtype(out):
+    arrays = PURE["masked_softmax"].arrays(6, (3, 5, 4))
+    with pytest.raises(ValueError, match=r"^out: got float(32|64) of shape .*, needs float64"):
+        result_of("masked_softmax", choose("numba"), arrays, out)
 
 
 # Worked values
@@ -577,11 +609,37 @@ def test_an_impossible_symbol_has_probability_zero(engine):
     assert -sum(q * math.log(q) for q in p if q > 0) == pytest.approx(0.5623351446, abs=1e-10)
 
 
-def test_large_float32_scores_do_not_overflow(engine):
-    engine, everything = choose(engine, "float32"), np.ones((3, 3), bool)
-    S = np.tile(np.array([89, 88, 0], np.float32), (3, 1))
+@in_precisions
+@pytest.mark.parametrize("shift", [-1000, 0, 1000])
+def test_large_scores_do_not_overflow(engine, dtype, shift):
+    engine, everything = choose(engine, dtype), np.ones((3, 3), bool)
+    S = np.tile(np.array([89, 88, 0], dtype) + shift, (3, 1)).astype(dtype)
     A = engine.masked_softmax(S, everything, 1.0)
     np.testing.assert_allclose(A, np.tile([0.7310586, 0.2689414, 0], (3, 1)), rtol=0, atol=1e-7)
+
+
+@in_precisions
+@under_masks
+def test_what_all_scores_or_logits_of_a_row_have_in_common_moves_nothing(engine, dtype, allowed):
+    engine, rng = choose(engine, dtype), np.random.default_rng(16)
+    shifts = np.array([[0], [1000], [-1000], [500]], dtype)
+    S = (rng.integers(-32, 32, size=(1, 4, 4)) / 16).astype(dtype)  # so that all sums are exact
+    expected = engine.masked_softmax(S, allowed, 1.0)
+    close(engine.masked_softmax(S + shifts, allowed, 1.0), expected, dtype)
+    arguments = (rng.integers(4, size=(1, 4)), rng.random((1, 4)).astype(dtype))
+    for found, wanted in zip(
+        engine.cross_entropy(S + shifts, *arguments),
+        engine.cross_entropy(S, *arguments),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1000 * TOLERANCE[dtype])
+
+
+def test_the_gelu_of_large_entries(engine):
+    u = np.array([[[-1e5, -100.0, -20.0, 20.0, 1e5]]])
+    np.testing.assert_allclose(choose(engine).gelu(u), np.maximum(u, 0), rtol=0, atol=1e-200)
+    slopes = choose(engine).gelu_backward(u, np.ones_like(u))
+    np.testing.assert_allclose(slopes, u > 0, rtol=0, atol=1e-200)
 
 
 @pytest.mark.parametrize(
@@ -615,11 +673,26 @@ def test_the_norm_of_a_constant_row(engine):
     )
 
 
+def test_the_norm_of_a_row_whose_variance_overflows_is_no_number(engine):
+    gain, shift = np.ones((1, 2)), np.zeros((1, 2))
+    with np.errstate(over="ignore"):
+        found = choose(engine).layer_norm(np.array([[[1e200, -1e200]]]), gain, shift)
+    assert all(np.isnan(array).all() for array in found)
+
+
+def test_whether_all_entries_are_finite(engine):
+    engine, finite = choose(engine), [np.ones((2, 3)), np.ones(2)]
+    assert engine.all_finite(finite)
+    for bad in (np.nan, np.inf, -np.inf):
+        for place in np.ndindex(2, 3):
+            array = np.ones((2, 3))
+            array[place] = bad
+            assert not engine.all_finite([*finite, array])
+    assert not engine.all_finite([np.array([np.inf, -np.inf])])
+    engine.all_finite([np.full((2, 3), 1e308)])  # is no warning
+
+
 # What may not be read
-
-
-MASKS = {"causal": np.tri(4, dtype=bool), "strict": np.tri(4, k=-1, dtype=bool), "holes": HOLES}
-under_masks = pytest.mark.parametrize("allowed", MASKS.values(), ids=MASKS)
 
 
 @under_masks
@@ -684,9 +757,12 @@ def test_a_mask_is_planned_anew_when_it_has_changed():
     assert numba_cpu._plan(allowed).stops.tolist() == [1, 2, 3]
     allowed[:] = True
     assert numba_cpu._plan(allowed).stops.tolist() == [3, 3, 3]
-    fixed = read_only(allowed)
-    plan = numba_cpu._plan(fixed)
-    assert numba_cpu._plan(fixed) is plan
+    allowed[0] = False
+    allowed.setflags(write=False)
+    assert numba_cpu._plan(allowed).stops.tolist() == [0, 3, 3]
+    masks = [read_only(allowed) for _ in range(2)]
+    plans = [numba_cpu._plan(mask) for mask in masks]
+    assert all(numba_cpu._plan(mask) is plan for mask, plan in zip(masks, plans, strict=True))
     for _ in range(3 * numba_cpu.PLANS_REMEMBERED):
         numba_cpu._plan(read_only(allowed))
     assert len(numba_cpu._plans) <= numba_cpu.PLANS_REMEMBERED
@@ -712,6 +788,15 @@ def test_products_over_the_pairs_of_a_mask(engine, allowed):
     np.testing.assert_allclose(products, W, rtol=0, atol=1e-13)
     close(engine.key_sums(W, b, allowed), W @ b)
     close(engine.query_sums(W, a, allowed), W.swapaxes(-2, -1) @ a)
+
+
+@pytest.mark.parametrize("size", range(1, 14))
+def test_the_largest_of_a_row_wherever_it_stands(size):
+    for place in range(size):
+        row = np.full(size + 2, -2.0)
+        row[place], row[size:] = -1.0, 5.0
+        assert kernels.largest(row, size) == -1.0
+    assert kernels.largest(row, 0) == -np.inf
 
 
 @pytest.mark.parametrize("of", [kernels.exponential, compiled(kernels.exponential)])
@@ -778,14 +863,15 @@ def test_a_primitive_calls_its_compiled_kernel(primitive, kernel, monkeypatch):
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
-def test_other_layouts_need_no_further_compilation():
-    case = PURE["masked_softmax"]
+@pytest.mark.parametrize("primitive", ["masked_softmax", "layer_norm"])
+def test_other_layouts_need_no_further_compilation(primitive):
+    case, kernel = PURE[primitive], getattr(numba_cpu, KERNELS[primitive][0])
     engine, arrays = choose("numba"), case.arrays(11, (2, 3, 4))
     case.results(engine, arrays)
-    before = list(numba_cpu._softmax.signatures)
+    before = list(kernel.signatures)
     for layout in LAYOUTS.values():
         case.results(engine, {name: layout(array) for name, array in arrays.items()})
-    assert numba_cpu._softmax.signatures == before
+    assert kernel.signatures == before
 
 
 def kernel_arguments():

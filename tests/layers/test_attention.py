@@ -272,3 +272,19 @@ def test_float32_is_kept(engine, kind):
     arrays = [y, dx, tape.q, tape.k, tape.v, tape.A, tape.o, tape.output_gradient]
     arrays += [tape.score_gradient, *grads.values()]
     assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
+
+
+def test_what_is_joined_is_written_over_when_it_is_joined_again():
+    p = attention.joined(random_params(np.random.default_rng(0), 2, 2, 3, 4))
+    before = {name: p[name] for name in ("W_qkv", "b_qkv")}
+    p["W_q"][...], p["b_v"][...] = 1, 2
+    attention.join(p)
+    for name, expected in attention.joined({name: p[name] for name in WEIGHTS}).items():
+        np.testing.assert_array_equal(p[name], expected)
+    assert all(p[name] is array for name, array in before.items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_take_the_place_of_scores(engine, kind):
+    S, v = np.zeros((1, 1, 2, 3, 3)), np.ones((1, 1, 2, 3, 4))
+    assert attention.attend(choose(engine), S, v, np.tri(3, dtype=bool), kind)[1] is S

@@ -33,7 +33,7 @@ def test_against_complex_step_and_loops(engine, seed, R, T, V, in_place):
     value, dlogits = loss.forward(
         choose(engine), scratch, targets, shares, out=scratch if in_place else None
     )
-    assert in_place or np.array_equal(scratch, logits)
+    assert dlogits is scratch if in_place else np.array_equal(scratch, logits)
     np.testing.assert_allclose(value, loops, atol=1e-13)
     error = abs(cotangent[:, None, None] * dlogits - expected).max()
     assert error <= 1e-12 * max(abs(expected).max(), 1e-3)
@@ -41,8 +41,14 @@ def test_against_complex_step_and_loops(engine, seed, R, T, V, in_place):
 
 
 def test_shares_sum_to_one_per_replica_or_are_all_zero():
-    weights = np.array([[[1.0, 3.0], [0.0, 4.0]], [[0.0, 0.0], [0.0, 0.0]]])
-    assert np.array_equal(loss.shares(weights), [weights[0] / 8, weights[1]])
+    weights = np.array([[[1.0, 3.0], [0.0, 4.0]], [[0.0, 0.0], [0.0, 0.0]], [[1, 1], [1, 1]]])
+    assert np.array_equal(loss.shares(weights), [weights[0] / 8, weights[1], weights[2] / 4])
+
+
+def test_the_scale_of_each_replica_s_weights_does_not_matter():
+    weights = np.random.default_rng(0).random((3, 2, 5))
+    scales = 2.0 ** np.array([1023, 0, -1000])[:, None, None]
+    np.testing.assert_array_equal(loss.shares(scales * weights), loss.shares(weights))
 
 
 def test_rows_without_weight_reach_nothing_even_if_they_are_nan(engine):
