@@ -9,6 +9,7 @@ import numpy as np
 from minattn.arrays import Array
 from minattn.claims import Claim, above, at_most, below, holm, judge
 from minattn.comparison import ARMS, Run
+from minattn.intervals import finite
 from minattn.params import W_qk
 from minattn.scores import symmetry
 
@@ -114,8 +115,8 @@ def mask_pairs(runs: Runs) -> list[tuple[Run, Run]]:
 
 
 def final(run: Run, metric: str) -> Array:
-    """Last record of a metric, the mean over layers: (R,). Infinite dispersions are kept finite."""
-    return np.nan_to_num(run.metric(metric)[-1], posinf=1e3, neginf=-1e3)
+    """Last record of a metric, the mean over layers: (R,). Dispersions are kept within reach."""
+    return finite(run.history.metrics[metric][-1]).mean(axis=0)
 
 
 def late_agreement(run: Run) -> Array:
