@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -129,11 +131,22 @@ def named(name: str, value: Any, expected: Iterable[str], needs: str) -> None:
         fail(name, f"names that differ in {odd}", needs)
 
 
-def function(name: str, value: Any) -> Any:
-    """Return `value` if it can be called, or fail."""
-    if not callable(value):
-        fail(name, repr(value), "a function")
+def function(name: str, value: Any, *takes: str) -> Any:
+    """Return `value` if it can be called, given as many arguments as `takes` has names, or fail."""
+    if not callable(value) or (takes and not _can_take(value, len(takes))):
+        needs = f"a function of ({', '.join(takes)})" if takes else "a function"
+        fail(name, reprlib.repr(value), needs)
     return value
+
+
+def _can_take(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # some compiled functions do not tell
+        return True
+    return True
 
 
 def text(name: str, value: Any) -> str:

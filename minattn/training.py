@@ -191,11 +191,11 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _check_functions(loop: Loop) -> None:
-    functions = [("objective", loop.objective), *(("observe", f) for f in loop.observers)]
+    checks.function("objective", loop.objective, "tokens", "rng")
+    for observer in loop.observers:
+        checks.function("observe", observer, "step", "params", "grads", "tape")
     if loop.penalty is not None:
-        functions.append(("penalty", loop.penalty))
-    for name, function in functions:
-        checks.function(name, function)
+        checks.function("penalty", loop.penalty, "params")
 
 
 def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[Source]:

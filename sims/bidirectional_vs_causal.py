@@ -24,10 +24,10 @@ Secondary claims and controls, corrected for their number by Holm's method:
   8. Controls: an untrained W_qk is not symmetric (below 0.1); on an i.i.d. source W_qk changes
      less than half as much as on lag-1 chains (ratio of the norms of the change below 0.5).
 "Undertrained": on a chain, training removed less than half of the initial loss above the best
-reachable one (mean over replicas); no verdict is drawn from such an arm. On text, whose best loss
-is not known, and on i.i.d. symbols, from whose context there is nothing to learn, this is not
-judged: verdicts are drawn there however little was learnt. Scores are of the sum over heads and the
-mean over layers.
+reachable one; on text, whose best loss is not known, the held-out loss is not below that of the
+symbols' frequencies (means over replicas). No verdict is drawn from such an arm. Of i.i.d. symbols,
+from whose context there is nothing to learn, nothing is asked. Scores are of the sum over heads and
+the mean over layers; replicas of the text share it.
 
 Training is in float32 unless --dtype says otherwise. The default run takes one to two minutes on
 two quiet cores, --quick a few seconds.
@@ -51,7 +51,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parts.bidirectional_vs_causal.claims import JUDGED, Runs, judge_all, undertrained
+from parts.bidirectional_vs_causal.claims import CONTROL, Runs, judge_all, undertrained
 from parts.bidirectional_vs_causal.figures import draw
 from parts.bidirectional_vs_causal.film import Camera, shoot
 from tqdm import tqdm
@@ -221,12 +221,12 @@ def report(runs: Runs, claims: list[Claim]) -> None:
         share = "-" if row["share_removed"] is None else f"{row['share_removed']:.0%}"
         loss = f"{row['loss_initial']:.3f} > {row['loss_final']:.3f}"
         note = "  undertrained" if row["undertrained"] else ""
-        note = note if row["source"] in JUDGED else "  not judged"
+        note = note if row["source"] != CONTROL else "  not judged"
         print(f"{row['source']:8}{row['title']:30}{loss:>15}{best:>9}{share:>17}{note}")
     print(
         "\nHeld-out loss in nats; best: the best reachable one, where it is known. Whether enough"
     )
-    print("was learnt is not judged where it is unknown, or the context has nothing to teach.\n")
+    print("was learnt is not judged where the context has nothing to teach.\n")
     print(table(claims))
     print("\nIntervals are over replicas; of residuals, the range. Rows below the residuals are")
     print("corrected for their number by Holm's method: their verdicts, not their intervals.\n")

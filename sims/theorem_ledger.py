@@ -9,13 +9,13 @@ Verdicts:
   holds in expectation  a mean, met within a tenth; its interval contains the prediction
   holds only if ...     as stated it does not hold, under the condition named it does
   does not hold         an instance or an interval refutes it
-  inconclusive          too few draws; "found" says about how many would do
+  inconclusive          too few draws, or too little training; "found" says what would do
 Each statement draws from a stream of its own: its numbers depend on the seed and on the number of
 its draws, not on what else is checked. Intervals are those of the rule: 99.99% where expectations
 are measured, 95% over trained replicas, otherwise the range over the instances drawn.
 
-The default run takes about twenty seconds on two quiet cores; --quick, about ten, draws less and
-leaves some expectations inconclusive.
+The default run takes about half a minute on two quiet cores; --quick draws less and leaves some
+expectations inconclusive.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim

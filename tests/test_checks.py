@@ -165,6 +165,25 @@ def test_the_mask_symbol_is_no_symbol_and_passes_where_it_may():
         checks.integers("tokens", [6, 0], 5, mask_symbol=True)
 
 
+@pytest.mark.parametrize(
+    "value", [3, lambda tokens: tokens, lambda: None, lambda *, tokens, rng: 0]
+)
+def test_a_function_is_one_of_the_arguments_that_it_gets(value):
+    with pytest.raises(ValueError, match=r"^objective: .* a function of \(tokens, rng\)$"):
+        checks.function("objective", value, "tokens", "rng")
+
+
+@pytest.mark.parametrize("value", [min, lambda *all_of_them: 0, lambda tokens, rng, more=0: 0])
+def test_a_function_that_takes_them_passes(value):
+    assert checks.function("objective", value, "tokens", "rng") is value
+
+
+def test_a_large_value_in_the_place_of_a_function_is_shown_in_short():
+    with pytest.raises(ValueError, match=r"^grad: got array") as error:
+        checks.function("grad", np.ones((40, 40)))
+    assert len(str(error.value)) < 80
+
+
 def test_an_array_is_checked_and_not_changed():
     tokens = np.array([[0, 1]])
     tokens.setflags(write=False)

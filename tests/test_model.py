@@ -233,6 +233,17 @@ def test_under_the_bidirectional_mask_the_past_sees_the_future(engine):
     assert all((grads[name] != changed[name]).any() for name in params if "b_k" not in name)
 
 
+def test_one_symbol_leaves_nothing_to_learn(engine):
+    config = dataclasses.replace(CONFIG, vocab_size=1)
+    for batch in (
+        ma.next_token(np.zeros((2, 5), int)),
+        ma.MaskedToken(mask_symbol=1, rate=0.5)(np.zeros((2, 5), int), np.random.default_rng(0)),
+    ):
+        loss, grads, _ = ma.loss_and_grad(config, build_params(config, 2), batch, engine)
+        assert (loss == 0).all()
+        assert all((gradient == 0).all() for gradient in grads.values())
+
+
 def test_inputs_are_not_modified(engine):
     config, params, batch = build_case(dataclasses.replace(CONFIG, norm="pre"), 2, 2, 4)
     allowed = naive.pairs("causal", 4)

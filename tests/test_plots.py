@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from matplotlib.text import Text
@@ -71,6 +75,26 @@ def test_no_text_is_too_small_in_a_printed_column(tmp_path, width, ending):
     printed = min(1.0, plots.COLUMN / width)
     assert min(sizes) * printed >= plots.SMALLEST - 1e-9
     assert max(sizes) == 30
+
+
+def test_figures_need_no_display(tmp_path):
+    """A backend that would open windows is asked for, and there is nothing to open them on."""
+    kept = {name: os.environ[name] for name in os.environ if "DISPLAY" not in name}
+    code = (
+        "import sys, numpy as np; from minattn import plots; "
+        "plots.save(plots.matrices([('one', np.eye(3))], 'title'), 'figure.png'); "
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=kept | {"MPLBACKEND": "TkAgg", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.split() == ["False"], run.stderr
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_equal_figures_are_equal_files(tmp_path):

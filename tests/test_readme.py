@@ -1,4 +1,4 @@
-"""The README shows files as they are, its code runs, and its gallery is what was published."""
+"""The README shows files as they are and its code runs; what pages make of results is current."""
 
 import doctest
 import importlib
@@ -89,8 +89,10 @@ def test_examples_in_docstrings_run(name):
 
 def test_the_gallery_is_what_was_published():
     made = runpy.run_path(str(GALLERY))
-    assert made["placed"](README) == README
-    assert f"\n{made['gallery']()}\n" in README
+    for name, (path, make) in made["MADE"].items():
+        page = path.read_text(encoding="utf-8")
+        assert made["placed"](page, name) == page
+        assert f"\n{make()}\n" in page
     names = {path.stem for path in (ROOT / "sims").glob("*.py")}
     asking = {name for name in names if not name.startswith("benchmark")}
     assert made["SHOWN"].keys() == asking
@@ -105,6 +107,20 @@ def test_a_sentence_whose_verdicts_have_changed_is_refused():
         if name not in ("theorem_ledger", "term_by_term", "score_checkpoint"):  # numbers alone
             with pytest.raises(ValueError, match="or new words"):
                 sentence(published)
+
+
+def test_primary_claims_that_a_correction_would_leave_open_are_listed():
+    published = runpy.run_path(str(GALLERY))["Published"]("depth")
+    for number, claim in enumerate(published.primary):
+        assert "Holm" not in claim.rule
+        one = next(c for c in published.summary["claims"] if c["claim"] == claim.claim)
+        one |= {"p_value": 0.9, "verdict": "inconclusive"}
+        if number == 0:
+            one |= {"p_value": 0.04, "verdict": "holds"}
+    assert [claim.p_value for claim in published.unsettled] == [0.04]
+    for one in published.summary["claims"]:
+        one["p_value"] = one.get("p_value") and 1e-4
+    assert published.unsettled == []
 
 
 def test_links_and_paths_exist():

@@ -1,7 +1,8 @@
 """Hypothesis strategies for configurations, masks, tokens, batches and whole cases.
 
 They draw a seed and small sizes rather than arrays: examples are cheap, shrink to few layers,
-heads and tokens, and are printed as the call that makes them again.
+heads and tokens, and are printed as the call that makes them again. Tests need
+``settings(deadline=None)``: the first call of a compiled kernel compiles it.
 """
 
 from __future__ import annotations

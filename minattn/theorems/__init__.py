@@ -5,7 +5,7 @@ r"""The theory's numbered statements as executable checks.
 'holds exactly'
 
 A check returns a `Claim`: predicted, measured, interval, verdict and what was found; `check_all`
-checks them all in well under a minute, as `sims/theorem_ledger.py` does.
+checks them all in about half a minute, as `sims/theorem_ledger.py` does.
 
 Source: "The underlying structures of self-attention: symmetry, directionality, and emergent
 dynamics in Transformer training", ICML 2025. Statements are given in our own words.

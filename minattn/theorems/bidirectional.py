@@ -11,7 +11,7 @@ from minattn.arrays import Array
 from minattn.intervals import mean_interval
 from minattn.theorems.registry import Outcome, Trial, statement
 from minattn.theorems.sampling import settled_by
-from minattn.theorems.trained import STEPS, trained_models
+from minattn.theorems.trained import LEAST_LEARNT, STEPS, trained_models
 from minattn.theorems.verdicts import (
     DOES_NOT_HOLD,
     HOLDS_IN_EXPECTATION,
@@ -27,15 +27,22 @@ NEARLY = 0.5
 
 
 def theorem_24_rule(
-    pair_residual: float, before: ArrayLike, after: ArrayLike, threshold: float = NEARLY
+    pair_residual: float,
+    before: ArrayLike,
+    after: ArrayLike,
+    trained: bool = True,
+    threshold: float = NEARLY,
 ) -> str:
     """Judge by the identity of a pair's terms and intervals of the agreement.
 
     before, after: (L, 2) ends of the 95% intervals by layer, at initialisation and after training.
-    Every layer must lie above the threshold; one that lies below it refutes.
+    Every layer must lie above the threshold; one that lies below it refutes, if what it was
+    measured on is `trained`.
     """
     if not is_exact([pair_residual]):
         return DOES_NOT_HOLD
+    if not trained:
+        return INCONCLUSIVE
     start, end = (
         {threshold_rule(low, high, threshold) for low, high in np.asarray(ends)}
         for ends in (before, after)
@@ -65,7 +72,8 @@ def split_pair(x: Array, b: float, c: float) -> Array:
     method="training",
     predicted=f"> {NEARLY:g}: agreement 2 sum beta_ij beta_ji / sum (beta_ij^2 + beta_ji^2)",
     rule=f"the 95% interval of the agreement over replicas lies above {NEARLY:g} in every layer, "
-    "at initialisation and after training; below it in one layer after training refutes",
+    "at initialisation and after training; below it in one layer after training refutes; no "
+    f"verdict if training removed less than {LEAST_LEARNT:g} of the loss above the best reachable",
     draws=6,
 )
 def theorem_24(
@@ -74,6 +82,7 @@ def theorem_24(
     split: Callable[[Array, float, float], Array] = split_pair,
     transform: Callable[[Array], Array] = np.asarray,
     steps: int = STEPS,
+    least_learnt: float = LEAST_LEARNT,
 ) -> Outcome:
     """Split a pair's terms exactly; then measure the agreement in real models, layer by layer.
 
@@ -87,17 +96,21 @@ def theorem_24(
     start, end = (mean_interval(np.moveaxis(part, -1, 0)) for part in values)
     before, after = (np.stack([part.low, part.high], axis=-1) for part in (start, end))
     worst = int(np.argmin(end.mean))
-    verdict = theorem_24_rule(residual, before, after)
+    enough = models.bidirectional.learnt >= least_learnt
+    verdict = theorem_24_rule(residual, before, after, enough)
     found = (
         f"Agreement by layer, lowest first, {_listed(start.mean)} at initialisation and "
-        f"{_listed(end.mean)} after {steps} steps, {trial.draws} replicas "
+        f"{_listed(end.mean)} after {steps} steps, {trial.draws} replicas, which removed "
+        f"{models.bidirectional.learnt:.0%} of the loss above the best reachable one "
         f"({_listed(models.reversible.agreement[-1].mean(axis=1))} on reversible chains), while "
         "the update has symmetry "
         f"{_listed(models.bidirectional.update_symmetry[-1].mean(axis=1))} and the change of W_qk "
         f"{_listed(models.bidirectional.symmetry.mean(axis=1))}; the split of a pair into "
         f"(beta_ij + beta_ji) K+ + (beta_ij - beta_ji) K- is exact within {residual:.0e}."
     )
-    if verdict == INCONCLUSIVE:
+    if not enough:
+        found += " More steps are needed."
+    elif verdict == INCONCLUSIVE:
         found += settled_by(4 * trial.draws)
     interval = (float(end.low[worst]), float(end.high[worst]))
     return Outcome(float(end.mean[worst]), interval, verdict, found)

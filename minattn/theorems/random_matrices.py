@@ -12,14 +12,7 @@ from minattn.scores import symmetry
 from minattn.theorems.registry import Outcome, Trial, statement
 from minattn.theorems.roles import Law, normal
 from minattn.theorems.sampling import estimate_mean, settled_by
-from minattn.theorems.verdicts import (
-    DOES_NOT_HOLD,
-    HOLDS_IN_EXPECTATION,
-    INCONCLUSIVE,
-    MARGIN,
-    expectation_rule,
-    only_if,
-)
+from minattn.theorems.verdicts import INCONCLUSIVE, MARGIN, expectation_rule, mended_rule
 
 # (n, mean, standard deviation of the entries) -> the variance of a squared row norm
 VarianceFormula: TypeAlias = Callable[[int, float, float], float]
@@ -30,15 +23,6 @@ UNIFORM_HALF_WIDTH = 3**0.5
 def uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Draw independent uniform numbers of mean 0 and variance 1."""
     return rng.uniform(-UNIFORM_HALF_WIDTH, UNIFORM_HALF_WIDTH, shape)
-
-
-def constant_rule(printed: str, mended: str, condition: str) -> str:
-    """Judge a printed constant, given the verdicts on it and on the one that replaces it."""
-    if printed != DOES_NOT_HOLD:
-        return printed
-    if mended == HOLDS_IN_EXPECTATION:
-        return only_if(condition)
-    return mended
 
 
 @statement(
@@ -60,7 +44,7 @@ def prop_a15(
     values = symmetry(law(trial.rng, (trial.draws, width, width)))
     mean = estimate_mean(np.asarray(values)[:, None] * width)
     scaled, ends = mean.at(0)
-    verdict = constant_rule(
+    verdict = mended_rule(
         expectation_rule(mean.low / constant, mean.high / constant),
         expectation_rule(mean.low / mended, mean.high / mended),
         f"{constant:g}/n is read as {mended:g}/n",
@@ -123,7 +107,7 @@ def appendix_a55(
         both = np.concatenate([average.low, low]), np.concatenate([average.high, high])
         verdicts.append(expectation_rule(*both))
     condition = "mu^2 is read as mu^2 s^2 (mu = 0 or s = 1), and the entries are Gaussian"
-    verdict = constant_rule(verdicts[0], verdicts[1], condition)
+    verdict = mended_rule(verdicts[0], verdicts[1], condition)
     measured, *ends = (float(part[0]) / variance(*shape) for part in spread[:3])
     found = (
         f"The mean is {float(average.value[0]):.4f} of that stated; the variance is {measured:.3f} "

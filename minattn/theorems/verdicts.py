@@ -72,3 +72,15 @@ def misprint_rule(printed: ArrayLike, mended: ArrayLike, condition: str) -> str:
         return HOLDS_EXACTLY
     qualified = is_exact(checks.array("mended", mended))
     return only_if(condition) if qualified else DOES_NOT_HOLD
+
+
+def mended_rule(printed: str, mended: str, condition: str) -> str:
+    """Judge a statement by the verdicts on it as printed, and as it reads under a condition."""
+    texts = {"printed": printed, "mended": mended, "condition": condition}
+    for name, value in texts.items():
+        checks.text(name, value)
+    if printed != DOES_NOT_HOLD:
+        return printed
+    if mended == HOLDS_IN_EXPECTATION:
+        return only_if(condition)
+    return mended

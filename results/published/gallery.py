@@ -1,10 +1,11 @@
-"""The README's gallery: a sentence and a picture a sim, made from the published summaries.
+"""What pages say that is made from the published summaries.
 
     python results/published/gallery.py           # prints it
-    python results/published/gallery.py --write   # puts it into the README
+    python results/published/gallery.py --write   # puts it into the pages
 
-A sentence is written for the verdicts that it rests on. If a published run has others, this fails,
-and the sentence is to be written anew.
+The README's gallery has a sentence and a picture a sim. A sentence is written for the verdicts that
+it rests on: if a published run has others, this fails, and the sentence is to be written anew. The
+page beside this file lists the primary claims that a correction for their number would leave open.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from minattn.claims import Claim, holm
+
 FOLDER = Path(__file__).parent
-README = FOLDER.parents[1] / "README.md"
-BEGIN, END = "<!-- gallery: made by results/published/gallery.py -->\n", "<!-- end of gallery -->\n"
+README, PAGE = FOLDER.parents[1] / "README.md", FOLDER / "README.md"
 
 
 class Published:
@@ -34,6 +36,18 @@ class Published:
         if found["verdict"] != verdict:
             raise ValueError(f"{claim}: got {found['verdict']!r}, needs {verdict!r} or new words")
         return f"{short(found['measured'])} [{', '.join(map(short, found['interval']))}]"
+
+    @property
+    def primary(self) -> list[Claim]:
+        """Tested claims that are not corrected for their number."""
+        plain = (one for one in self.summary["claims"] if "Holm over" not in one["rule"])
+        return [Claim(**one) for one in plain if one.get("p_value") is not None]
+
+    @property
+    def unsettled(self) -> list[Claim]:
+        """Primary claims whose verdict Holm's correction for their number would leave open."""
+        pairs = zip(self.primary, holm(self.primary), strict=True)
+        return [one for one, corrected in pairs if one.verdict != corrected.verdict]
 
 
 def short(value: float) -> str:
@@ -138,18 +152,19 @@ def depth(run: Published) -> str:
 
 def modalities(run: Published) -> str:
     """Say where the contrast survives."""
-    by = [
-        run.number(f"{name}: masked bidirectional training makes the change more", "holds")
-        for name in ("text", "images", "sound")
-    ]
+    text = "masked bidirectional training makes the change more"
+    names = ("text", "images", "sound")
+    by = [run.number(f"{name}: {text}", "holds") for name in names]
     alone = run.number("images: the mask alone", "inconclusive")
     control = run.number("control, text: shuffled symbols move W_qk less", "does not hold")
+    opened = [n for n in names if any(c.claim.startswith(f"{n}: {text}") for c in run.unsettled)]
+    corrected = f" (open, if one corrects for the number of claims: {', '.join(opened)})"
     return (
         f"At the end of training masked bidirectional models have a more symmetric change of W_qk "
-        f"than next-token models, by {by[0]} on text, {by[1]} on images and {by[2]} on sound; on "
-        f"text and sound next token is ahead before. That the mask alone does so is established on "
-        f"text and sound, not on images ({alone}). A control fails: shuffled text moves W_qk "
-        f"{control} as far as text."
+        f"than next-token models, by {by[0]} on text, {by[1]} on images and {by[2]} on sound"
+        f"{corrected if opened else ''}; on text and sound next token is ahead before. That the "
+        f"mask alone does so is established on text and sound, not on images ({alone}). A control "
+        f"fails: shuffled text moves W_qk {control} as far as text."
     )
 
 
@@ -192,19 +207,37 @@ def gallery() -> str:
     return "| | |\n|---|---|\n" + "".join(rows)
 
 
-def placed(readme: str) -> str:
-    """Return the README with the gallery in its place."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{gallery()}\n{END}{after}"
+def primary() -> str:
+    """List the primary claims that a correction for their number would leave open, as Markdown."""
+    lines = []
+    for name in SHOWN:
+        run = Published(name)
+        for claim in run.unsettled:
+            verdict = f"{claim.verdict} (p = {claim.p_value:.2g}, one of {len(run.primary)})"
+            number = run.number(claim.claim, claim.verdict)
+            lines.append(f"- {name}: {claim.claim}: {number}, {verdict}\n")
+    return "".join(lines) or "None.\n"
+
+
+MADE = {"gallery": (README, gallery), "primary": (PAGE, primary)}
+
+
+def placed(page: str, name: str) -> str:
+    """Return a page with what is made for it in its place."""
+    begin = f"<!-- {name}: made by results/published/gallery.py -->\n"
+    end = f"<!-- end of {name} -->\n"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{MADE[name][1]()}\n{end}{after}"
 
 
 def main(arguments: list[str]) -> None:
-    """Print the gallery, or write it."""
-    if arguments == ["--write"]:
-        README.write_text(placed(README.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        print(gallery(), end="")
+    """Print what is made, or write it."""
+    for name, (path, make) in MADE.items():
+        if arguments == ["--write"]:
+            path.write_text(placed(path.read_text(encoding="utf-8"), name), encoding="utf-8")
+        else:
+            print(make())
 
 
 if __name__ == "__main__":

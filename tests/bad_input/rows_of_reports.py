@@ -197,6 +197,13 @@ STATEMENTS = [
         mended=ENDS,
         condition=TEXT,
     ),
+    row(
+        verdicts.mended_rule,
+        {"printed": "does not hold", "mended": "holds in expectation", "condition": "so"},
+        printed=TEXT,
+        mended=TEXT,
+        condition=TEXT,
+    ),
 ]
 
 X = np.array([0.5, 1.5])

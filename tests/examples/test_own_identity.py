@@ -1,11 +1,12 @@
 """A gradient identity of one's own: what plain gradient descent conserves."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 
 import minattn as ma
 
 
+@settings(deadline=None)  # the first call compiles
 @given(case=ma.testing.strategies.cases(bias=False))
 def test_gradient_flow_keeps_queries_and_keys_balanced(case):
     """W_q^T W_q - W_k^T W_k is conserved: W_q^T dW_q = dW_k^T W_k, for every layer and head."""

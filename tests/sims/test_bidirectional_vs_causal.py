@@ -160,19 +160,24 @@ def test_a_frame_is_W_qk_and_the_scores_so_far():
     assert "step 10 of 20" in made.get_suptitle()
 
 
-def test_undertrained_arms_get_no_verdict(tmp_path, capsys):
-    sim.main([*TINY, "--sources", "lag1", "--steps", "1", "--out", str(tmp_path / "run")])
+@pytest.mark.parametrize(("source", "number"), [("lag1", 7), ("text", 5)])
+def test_undertrained_arms_get_no_verdict(tmp_path, capsys, source, number):
+    sim.main([*TINY, "--sources", source, "--steps", "1", "--out", str(tmp_path / "run")])
     claims = json.loads((tmp_path / "run" / "summary.json").read_text())["claims"]
-    about = [claim for claim in claims if claim["claim"].startswith("lag1")]
-    assert len(about) == 7
+    about = [claim for claim in claims if claim["claim"].startswith(source)]
+    assert len(about) == number
     assert {claim["verdict"] for claim in about} == {UNDERTRAINED}
-    assert capsys.readouterr().out.count("undertrained") >= 7
+    assert capsys.readouterr().out.count("undertrained") >= number
 
 
 def test_what_is_not_judged_is_not_passed_over_in_silence(tmp_path, capsys):
     sim.main([*TINY, "--sources", "lag1,text,iid", "--steps", "1", "--out", str(tmp_path / "run")])
     table = capsys.readouterr().out.partition("Held-out loss")[0].splitlines()
-    for source, note in {"lag1": "undertrained", "text": "not judged", "iid": "not judged"}.items():
+    for source, note in {
+        "lag1": "undertrained",
+        "text": "undertrained",
+        "iid": "not judged",
+    }.items():
         lines = [line for line in table if line.startswith(source)]
         assert len(lines) == len(ARMS)
         assert all(line.endswith(f"  {note}") for line in lines)

@@ -138,6 +138,23 @@ def test_a_derivative_that_is_zero_everywhere_is_refused(constant, method):
 
 
 @pytest.mark.parametrize("method", ["complex", "taylor"])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_an_x_of_the_same_seed_is_not_its_own_direction(method, seed):
+    """Along x itself a function that no scale changes has no slope: any multiple would pass."""
+    x = np.random.default_rng(seed).standard_normal((4, 3))
+
+    def f(x):
+        return x.sum() ** 2 / (x * x).sum()
+
+    def gradient(x):
+        return 2 * (x.sum() - f(x) * x) / (x * x).sum()
+
+    assert not check_gradient(f, gradient, x, method, seed=seed).critical
+    with pytest.raises(AssertionError, match="wrong gradient"):
+        check_gradient(f, lambda x: 3 * gradient(x), x, method, seed=seed)
+
+
+@pytest.mark.parametrize("method", ["complex", "taylor"])
 def test_a_critical_point_is_checked_and_called_one(method):
     def f(x):
         return (x**2).sum() + 1.0

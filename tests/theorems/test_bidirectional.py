@@ -28,6 +28,15 @@ def test_rule(residual, before, after, verdict):
     assert theorem_24_rule(residual, before, after) == verdict
 
 
+def test_too_little_training_gives_no_verdict():
+    for after in ([HIGH, HIGH], [LOW, LOW], [WIDE, HIGH]):
+        assert theorem_24_rule(1e-16, [LOW, LOW], after, trained=False) == OPEN
+    assert theorem_24_rule(0.1, [LOW, LOW], [HIGH, HIGH], trained=False) == NO
+    claim = check("Thm 2.4", draws=2, steps=2)
+    assert claim.verdict == OPEN
+    assert claim.found.endswith("More steps are needed.")
+
+
 def test_split_by_hand():
     x = np.array([[1.0, 0.0], [0.0, 1.0]])
     assert split_pair(x, 2.0, 5.0).tolist() == [[0.0, 2.0], [5.0, 0.0]]
@@ -41,7 +50,7 @@ def trained_only(agreement):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_theorem_24(seed):
     # Agreements of untrained models spread by .13: with 6 of them an interval may reach .5.
-    quick = {"seed": seed, "draws": 12, "steps": 2}
+    quick = {"seed": seed, "draws": 12, "steps": 2, "least_learnt": -1}
     claim = check("Thm 2.4", **quick)
     assert claim.verdict == NO
     assert -0.5 < claim.measured < 0.5

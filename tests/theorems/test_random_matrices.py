@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from minattn.theorems import check
 from minattn.theorems.random_matrices import (
-    constant_rule,
     gaussian_variance,
     printed_variance,
     uniform,
@@ -15,15 +14,6 @@ from minattn.theorems.random_matrices import (
 
 pytestmark = pytest.mark.usefixtures("hardly_any_chance")
 seeds = st.integers(0, 2**32 - 1)
-
-
-def test_rule():
-    yes, no, open_ = "holds in expectation", "does not hold", "inconclusive"
-    assert constant_rule(yes, no, "x") == yes
-    assert constant_rule(open_, yes, "x") == open_
-    assert constant_rule(no, yes, "x") == "holds only if x"
-    assert constant_rule(no, no, "x") == no
-    assert constant_rule(no, open_, "x") == open_
 
 
 def test_variances_by_hand():

@@ -13,6 +13,7 @@ from minattn.theorems.verdicts import (
     expectation_rule,
     identity_rule,
     is_exact,
+    mended_rule,
     misprint_rule,
     only_if,
     threshold_rule,
@@ -72,3 +73,12 @@ def test_misprints():
     assert misprint_rule([1e-15], [2.0], "x") == HOLDS_EXACTLY
     assert misprint_rule([1.0], [1e-15], "x = 1") == only_if("x = 1") == "holds only if x = 1"
     assert misprint_rule([1.0], [2.0], "x") == DOES_NOT_HOLD
+
+
+def test_what_is_mended():
+    yes, no, open_ = HOLDS_IN_EXPECTATION, DOES_NOT_HOLD, INCONCLUSIVE
+    assert mended_rule(yes, no, "x") == yes
+    assert mended_rule(open_, yes, "x") == open_
+    assert mended_rule(no, yes, "x") == only_if("x")
+    assert mended_rule(no, no, "x") == no
+    assert mended_rule(no, open_, "x") == open_
