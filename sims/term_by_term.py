@@ -58,7 +58,7 @@ from tqdm import tqdm
 
 from minattn import checks, experiment
 from minattn.claims import Claim, table
-from minattn.comparison import ARMS, Task, chain_task, text_task
+from minattn.comparison import ARMS, Task, chain_task, held_out_batches, text_task
 from minattn.config import TransformerConfig
 from minattn.data import Corpus
 from minattn.descent import product_change
@@ -67,7 +67,6 @@ from minattn.engines import choose
 from minattn.objectives import Batch
 from minattn.optim import AdamW
 from minattn.params import init_params
-from minattn.randomness import generator
 from minattn.scores import symmetry
 from minattn.step import loss_and_grad, mean_loss
 from minattn.training import fit
@@ -188,19 +187,12 @@ def one_window(arm: str, task: Task, options: Namespace) -> Batch:
     """Return the same unseen window for every arm: the one with most masked tokens."""
 
     def batch_of(name: str) -> Batch:
-        # One stream: the tokens, drawn first, and then the masks are the same for every arm.
-        rng = generator(options.seed, "held_out", 0)
-        windows = task.held_out[0].sample(WINDOWS, options.length, rng)
-        return ARMS[name].objective(task.n_symbols)(windows, rng)
+        objective = ARMS[name].objective(task.n_symbols)
+        sizes = (WINDOWS, options.length)
+        return held_out_batches(task.held_out, objective, *sizes, options.seed)[0]
 
     masked = batch_of("masked_bidirectional").weights.sum(axis=1)
-    chosen, batch = [int(masked.argmax())], batch_of(arm)
-    return Batch(
-        inputs=batch.inputs[chosen],
-        targets=batch.targets[chosen],
-        weights=batch.weights[chosen],
-        mask=batch.mask,
-    )
+    return batch_of(arm).sequences([int(masked.argmax())])
 
 
 def report(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minattn.arrays import Array, Params
+from minattn.comparison import held_out_batches
 from minattn.config import TransformerConfig
 from minattn.data import MarkovChain, optimal_loss
 from minattn.objectives import Batch, MaskedToken, next_token, stack
@@ -77,10 +78,8 @@ def train(setting: Setting) -> dict[str, Array]:
         positions=setting.positions,
     )
     params = init_params(config, setting.replicas, setting.seed, dtype=setting.dtype)
-    tests = []
-    for replica, chain in enumerate(chains):
-        rng = generator(setting.seed, "held_out", replica)
-        tests.append(objective(chain.sample(setting.held_out_windows, setting.length, rng), rng))
+    sizes = (setting.held_out_windows, setting.length)
+    tests = held_out_batches(chains, objective, *sizes, setting.seed)
     optimum = [optimal_loss(chain, objective, t) for chain, t in zip(chains, tests, strict=True)]
     test = stack(tests)
     history = fit(
