@@ -56,16 +56,15 @@ class Batch:
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "weights", weights.astype(np.float64, copy=False))
 
-    def sequences(self, chosen: slice | Sequence[int] | Array) -> Batch:
+    def sequences(self, chosen: slice) -> Batch:
         """Return the batch of some of the B sequences.
 
         Raises
         ------
         ValueError
-            If one of them is not there, or none is chosen.
+            If `chosen` is no slice, or there are none in it.
         """
-        if not isinstance(chosen, slice):
-            chosen = checks.integers("chosen", chosen, below=self.inputs.shape[-2])
+        checks.instance("chosen", chosen, slice, "a slice of the sequences")
         arrays = (self.inputs, self.targets, self.weights)
         inputs, targets, weights = (array[..., chosen, :] for array in arrays)
         return Batch(inputs=inputs, targets=targets, weights=weights, mask=self.mask)

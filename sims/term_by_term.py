@@ -192,7 +192,8 @@ def one_window(arm: str, task: Task, options: Namespace) -> Batch:
         return held_out_batches(task.held_out, objective, *sizes, options.seed)[0]
 
     masked = batch_of("masked_bidirectional").weights.sum(axis=1)
-    return batch_of(arm).sequences([int(masked.argmax())])
+    first = int(masked.argmax())
+    return batch_of(arm).sequences(slice(first, first + 1))
 
 
 def report(

@@ -125,7 +125,7 @@ def coefficients(runs: Runs, source: str) -> Figure:
     index = int(np.argmax(hidden))  # the same sequence in every arm, with most to predict
     panels = []
     for arm, run in chosen.items():
-        one = run.test.sequences([index])
+        one = run.test.sequences(slice(index, index + 1))
         params = run.history.params
         _, _, tape = loss_and_grad(run.config, params, one, run.history.engine)
         beta = implicit_update(run.config, params, tape, layer=0).beta[0, 0, 0]

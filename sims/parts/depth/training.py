@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
 from minattn.comparison import ARMS, frequency_loss, held_out_batches
 from minattn.config import TransformerConfig
 from minattn.data import load_text
@@ -147,8 +147,7 @@ def path_shares(
             for G in (parts.sum(axis=2), own)
         )
         energies = [(M**2).sum(axis=(1, 2, 3)) for M in (total - mine, mine)]
-        whole = energies[0] + energies[1]
-        shares.append(np.divide(energies[0], whole, out=np.full(R, np.nan), where=whole > 0))
+        shares.append(ratio(energies[0], energies[0] + energies[1], empty=np.nan))
         cosines.append(cosine(mine, total).mean(axis=-1))
     return {"share_through_others": np.stack(shares), "cosine_of_own": np.stack(cosines)}
 

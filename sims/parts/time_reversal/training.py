@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
 from minattn.comparison import held_out_batches
 from minattn.config import TransformerConfig
 from minattn.data import MarkovChain, optimal_loss
@@ -205,15 +205,12 @@ def exchangeability(update: ImplicitUpdate) -> tuple[Array, Array]:
         to_earlier = np.diagonal(beta, -offset, -2, -1)
         for power in POWERS:
             D = (to_later**power - to_earlier**power).sum(axis=-1)
-            energy = (D**2).sum(axis=1)
-            total = D.sum(axis=1) ** 2
-            known = np.divide(total, energy, out=np.full_like(energy, np.nan), where=energy > 0)
-            squares.append(known.mean(axis=-1))
-    energies = [(part**2).sum(axis=(1, 2, 3, 4)) for part in (np.triu(beta, 1), np.tril(beta, -1))]
-    total = energies[0] + energies[1]
-    share = np.full_like(total, np.nan)
-    np.divide(energies[0] - energies[1], total, out=share, where=total > 0)
-    return np.mean(squares, axis=0), share
+            z_squared = ratio(D.sum(axis=1) ** 2, (D**2).sum(axis=1), empty=np.nan)
+            squares.append(z_squared.mean(axis=-1))
+    later, earlier = (
+        (part**2).sum(axis=(1, 2, 3, 4)) for part in (np.triu(beta, 1), np.tril(beta, -1))
+    )
+    return np.mean(squares, axis=0), ratio(later - earlier, later + earlier, empty=np.nan)
 
 
 def share_removed(result: dict[str, Array]) -> Array:
