@@ -18,6 +18,7 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.data import Corpus, MarkovChain, TextSource, optimal_loss
+from minattn.data.stationary import entropies
 from minattn.loop import Objective, Observer, Source
 from minattn.objectives import Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
@@ -75,10 +76,8 @@ class Task:
         """Loss in nats of predicting every token by the symbols' frequencies alone."""
         if isinstance(self.sources[0], TextSource):
             counts = np.bincount(self.sources[0].tokens)
-            shares = counts[counts > 0] / counts.sum()
-            return float(-(shares * np.log(shares)).sum())
-        laws = [chain.stationary for chain in self.chains]
-        return float(np.mean([-(law[law > 0] * np.log(law[law > 0])).sum() for law in laws]))
+            return float(entropies(counts / counts.sum()))
+        return float(np.mean([entropies(chain.stationary) for chain in self.chains]))
 
     @property
     def chains(self) -> list[MarkovChain]:

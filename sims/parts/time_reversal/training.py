@@ -10,6 +10,7 @@ from minattn.arrays import Array, Params, ratio
 from minattn.comparison import held_out_batches
 from minattn.config import TransformerConfig
 from minattn.data import MarkovChain, optimal_loss
+from minattn.data.stationary import entropies
 from minattn.objectives import Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
 from minattn.optim import AdamW
@@ -139,7 +140,7 @@ def knob_chain(permutations: Array, flux: float, entropy: float, lag: int = 1) -
     """
     count, V = permutations.shape
     forward = (1 + flux) / 2
-    weights = _weights_of(entropy - _entropy(np.array([forward, 1 - forward])), count)
+    weights = _weights_of(entropy - float(entropies(np.array([forward, 1 - forward]))), count)
     P = np.zeros((V, V))
     for weight, step in zip(weights, permutations, strict=True):
         P[np.arange(V), step] += weight * forward
@@ -155,11 +156,7 @@ def _weights_of(entropy: float, count: int) -> Array:
         drawn = np.exp(-t * np.arange(count))
         return drawn / drawn.sum()
 
-    return weights(brentq(lambda t: _entropy(weights(t)) - entropy, 0.0, 100.0))
-
-
-def _entropy(law: Array) -> float:
-    return float(-(law[law > 0] * np.log(law[law > 0])).sum())
+    return weights(brentq(lambda t: float(entropies(weights(t))) - entropy, 0.0, 100.0))
 
 
 def snapshot(
