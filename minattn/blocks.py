@@ -21,7 +21,7 @@ from minattn.arrays import Array, Params, ratio
 from minattn.config import TransformerConfig
 from minattn.params import W_qk, check_params
 from minattn.scores import symmetry
-from minattn.update import ImplicitUpdate
+from minattn.terms import ImplicitUpdate
 
 PARTS = ("token", "position", "cross")
 

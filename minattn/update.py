@@ -24,22 +24,7 @@ from minattn.objectives import Batch
 from minattn.params import check_params, factors
 from minattn.randomness import generator
 from minattn.step import loss_and_grad, mean_loss
-from minattn.terms import ImplicitUpdate, PairTerms, SymbolTerms, weighted_outer_sum
-
-__all__ = [
-    "COMPLEX_STEP",
-    "ImplicitUpdate",
-    "PairTerms",
-    "Proof",
-    "SymbolTerms",
-    "coefficients",
-    "covariance_rows",
-    "implicit_update",
-    "loss_per_weight",
-    "prove_update",
-    "taped",
-    "weighted_outer_sum",
-]
+from minattn.terms import ImplicitUpdate
 
 COMPLEX_STEP = 1e-30
 # Where less than this share of all magnitudes is left, as when every key says the same, what is

@@ -110,10 +110,8 @@ def statement(
     ValueError
         If the name is taken, a text is no string, or `method` or `draws` is not valid.
     """
-    texts = {"text": text, "source": source, "assumptions": assumptions}
-    for argument, value in (
-        {"name": name} | texts | {"predicted": predicted, "rule": rule}
-    ).items():
+    stated = {"name": name, "text": text, "source": source, "assumptions": assumptions}
+    for argument, value in (stated | {"predicted": predicted, "rule": rule}).items():
         checks.text(argument, value)
     if name in _STATEMENTS or not name:
         checks.fail("name", repr(name), "a name that is not taken")

@@ -16,7 +16,8 @@ from minattn.descent import cosine, product_change
 from minattn.optim import SGD
 from minattn.params import W_qk
 from minattn.scores import symmetry
-from minattn.update import COMPLEX_STEP, ImplicitUpdate
+from minattn.terms import ImplicitUpdate
+from minattn.update import COMPLEX_STEP
 
 
 class Terms(NamedTuple):
