@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,8 +32,6 @@ class Camera:
     """Observer that keeps W_qk of the first replica's first layer, and records nothing."""
 
     frames: list[Array] = field(default_factory=list)
-
-    transient: ClassVar[bool] = True
 
     def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
         """Take a frame."""
