@@ -54,7 +54,6 @@ from minattn import checks, experiment
 from minattn.comparison import ARMS, Task, chain_task, held_out_batches, text_task
 from minattn.config import TransformerConfig
 from minattn.data import Corpus
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.objectives import Batch
 from minattn.optim import AdamW
@@ -103,7 +102,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--layers", type=int, default=1, help="of the model (default 1)")
     parser.add_argument("--layer", type=int, default=0, help="to look at, from 0 (default 0)")
     parser.add_argument("--top", type=int, default=6, help="terms in the tables (default 6)")
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_engine()
     parser.add_text()
     options = parser.parse_args(arguments)
     for name, minimum in (("layers", 1), ("layer", 0), ("top", 0)):
