@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ def section(entry: Entry, seed: int, figures: str) -> str:
     """Return one statement's section: what a reader who doubts the row needs."""
     claim = entry.claim
     measured, interval = numbers(claim, 6)
-    ingredients = list(inspect.signature(entry.statement.measure).parameters)[1:]
+    ingredients = entry.statement.ingredients
     rows = {
         "source": _plain(claim.source),
         "method": f"{claim.method}, {entry.draws} draws",
