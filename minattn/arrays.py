@@ -1,4 +1,4 @@
-"""The array types that signatures name, and the way to every array that something holds."""
+"""The array types that signatures name, and what any module may do to arrays."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
         fields = [field.name for field in dataclasses.fields(tree)]
         return type(tree)(**{name: mapped(change, getattr(tree, name)) for name in fields})
     return tree
+
+
+def ratio(part: Any, whole: Any, empty: float = 0.0) -> Any:
+    """Return part / whole entry by entry, and `empty` where the whole is not above 0."""
+    out = np.full(np.shape(whole), empty, np.result_type(part, whole, np.float32))
+    return np.divide(part, whole, out=out, where=np.greater(whole, 0))[()]

@@ -17,11 +17,11 @@ from functools import cached_property
 import numpy as np
 
 from minattn import checks
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
 from minattn.config import TransformerConfig
 from minattn.params import W_qk, check_params
 from minattn.scores import symmetry
-from minattn.update import ImplicitUpdate
+from minattn.terms import ImplicitUpdate
 
 PARTS = ("token", "position", "cross")
 
@@ -60,7 +60,7 @@ class Blocks:
     def share(self) -> dict[str, Array]:
         """Each part's share of the energy, (...); they sum to 1, or are 0 for the zero form."""
         whole = np.sum(list(self.energy.values()), axis=0)
-        return {name: _ratio(value, whole) for name, value in self.energy.items()}
+        return {name: ratio(value, whole) for name, value in self.energy.items()}
 
     @property
     def symmetry(self) -> dict[str, Array]:
@@ -73,7 +73,7 @@ class Blocks:
         found = {
             "token": np.asarray(symmetry(self.token_token)),
             "position": np.asarray(symmetry(self.position_position)),
-            "cross": _ratio(across, self.energy["cross"]),
+            "cross": ratio(across, self.energy["cross"]),
         }
         share = self.share
         return found | {"whole": np.sum([share[name] * found[name] for name in PARTS], axis=0)}
@@ -225,9 +225,3 @@ def _check_sum(config: TransformerConfig, layer: int) -> int:
 
 def _energy(M: Array) -> Array:
     return np.asarray((M * M).sum(axis=(-2, -1)))
-
-
-def _ratio(part: Array, whole: Array) -> Array:
-    """Divide, with 0 for 0 / 0."""
-    ratio: Array = np.divide(part, whole, out=np.zeros_like(whole, dtype=float), where=whole > 0)
-    return ratio

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from minattn import checks
 from minattn.arrays import Array
 from minattn.intervals import mean_and_error, replicates
 from minattn.intervals import mean_interval as mean_interval  # part of this module, for users
+from minattn.tables import GAP, line_below, row_lines
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -237,7 +237,6 @@ def _holm_adjusted(p_values: Sequence[float | None]) -> Array:
 
 
 _HEADER = ("claim", "predicted", "measured", "95% interval", "verdict")
-_GAP = "  "
 _WIDEST_VERDICT = 20  # a longer, qualified one is wrapped
 _NARROWEST = 72  # below it the columns of numbers leave no room for words
 
@@ -253,12 +252,12 @@ def table(claims: Iterable[Claim], width: int = 100) -> str:
     rows = [_cells(claim) for claim in _listed(claims)]
     natural = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
     natural[4] = min(natural[4], _WIDEST_VERDICT)
-    room = width - len(_GAP) * (len(_HEADER) - 1) - sum(natural[2:])
+    room = width - len(GAP) * (len(_HEADER) - 1) - sum(natural[2:])
     predicted = min(natural[1], max(room * 2 // 5, room - natural[0], len(_HEADER[1])))
     widths = [min(natural[0], room - predicted), predicted, *natural[2:]]
-    lines = [*_wrapped(_HEADER, widths), _GAP.join("-" * size for size in widths)]
+    lines = [*row_lines(_HEADER, widths), line_below(widths)]
     for row in rows:
-        lines += _wrapped(row, widths)
+        lines += row_lines(row, widths)
     return "\n".join(lines)
 
 
@@ -273,14 +272,3 @@ def _cells(claim: Claim) -> tuple[str, ...]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value + 0.0:.3g}"  # + 0.0 makes -0 a plain 0
-
-
-def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the lines of one row: each cell wrapped to its width, the shorter ones padded."""
-    columns = [textwrap.wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
-    height = max(map(len, columns))
-    padded = [column + [""] * (height - len(column)) for column in columns]
-    return [
-        _GAP.join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip()
-        for parts in zip(*padded, strict=True)
-    ]

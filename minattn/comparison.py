@@ -17,7 +17,8 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
-from minattn.data import Corpus, MarkovChain, TextSource, next_token_optimum, optimal_loss
+from minattn.data import Corpus, MarkovChain, TextSource, optimal_loss
+from minattn.data.stationary import entropies
 from minattn.loop import Objective, Observer, Source
 from minattn.objectives import Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
@@ -75,10 +76,8 @@ class Task:
         """Loss in nats of predicting every token by the symbols' frequencies alone."""
         if isinstance(self.sources[0], TextSource):
             counts = np.bincount(self.sources[0].tokens)
-            shares = counts[counts > 0] / counts.sum()
-            return float(-(shares * np.log(shares)).sum())
-        laws = [chain.stationary for chain in self.chains]
-        return float(np.mean([-(law[law > 0] * np.log(law[law > 0])).sum() for law in laws]))
+            return float(entropies(counts / counts.sum()))
+        return float(np.mean([entropies(chain.stationary) for chain in self.chains]))
 
     @property
     def chains(self) -> list[MarkovChain]:
@@ -150,7 +149,6 @@ class Run:
     history: History
     test: Batch  # the held-out batch of all replicas
     optimum: Array | None  # (R,), best reachable loss on the held-out batch, in nats
-    expected_optimum: float | None  # of a window, the mean over chains; next token: exact
     proof_residual: Array  # (layers, R)
 
     @property
@@ -208,18 +206,12 @@ def train(
         max_length=how.length,
     )
     initial = init_params(config, replicas, how.seed, dtype=how.dtype)
-    batches = [
-        _held_out(source, objective, how, replica) for replica, source in enumerate(task.held_out)
-    ]
-    test = stack(batches)
-    optimum = expected = None
+    sizes = (how.held_out_windows, how.length)
+    batches = held_out_batches(task.held_out, objective, *sizes, how.seed)
+    test, optimum = stack(batches), None
     if task.has_optimum:
-        pairs = list(zip(task.chains, batches, strict=True))
+        pairs = zip(task.chains, batches, strict=True)
         optimum = np.array([optimal_loss(chain, objective, batch) for chain, batch in pairs])
-        expected = float(optimum.mean())
-        if objective is next_token:
-            exact = [next_token_optimum(chain, how.length) for chain, _ in pairs]
-            expected = float(np.mean(exact))
     history = fit(
         config,
         initial,
@@ -240,7 +232,7 @@ def train(
         progress=progress,
     )
     residual = _proof(config, history.params, test, how)
-    return Run(task, arm, config, initial, history, test, optimum, expected, residual)
+    return Run(task, arm, config, initial, history, test, optimum, residual)
 
 
 def frequency_loss(tokens: Array, n_symbols: int, test: Batch) -> Array:
@@ -253,20 +245,21 @@ def frequency_loss(tokens: Array, n_symbols: int, test: Batch) -> Array:
     return np.asarray((test.weights * surprise).sum(axis=(1, 2)) / test.weights.sum(axis=(1, 2)))
 
 
-def _held_out(source: Source, objective: Objective, how: Training, replica: int) -> Batch:
-    # One stream for both: the tokens, drawn first, are then the same for every objective.
-    rng = generator(how.seed, "held_out", replica)
-    return objective(source.sample(how.held_out_windows, how.length, rng), rng)
+def held_out_batches(
+    sources: Sequence[Source], objective: Objective, windows: int, length: int, seed: int
+) -> list[Batch]:
+    """Return the batch that each replica is tested on, out of its own source.
+
+    Its tokens are the same for every objective: they are drawn first from the replica's stream.
+    """
+    rngs = [generator(seed, "held_out", replica) for replica in range(len(sources))]
+    pairs = zip(sources, rngs, strict=True)
+    return [objective(source.sample(windows, length, rng), rng) for source, rng in pairs]
 
 
 def _proof(config: TransformerConfig, params: Params, test: Batch, how: Training) -> Array:
     """Residuals (layers, R) of Prop. 2.1 in float64, on a few windows of the held-out batch."""
     exact = {name: value.astype(np.float64) for name, value in params.items()}
-    few = Batch(
-        inputs=test.inputs[:, :PROOF_WINDOWS],
-        targets=test.targets[:, :PROOF_WINDOWS],
-        weights=test.weights[:, :PROOF_WINDOWS],
-        mask=test.mask,
-    )
+    few = test.sequences(slice(PROOF_WINDOWS))
     prove = partial(prove_update, config, exact, few, seed=how.seed, engine=how.engine)
     return np.stack([prove(layer=layer).residual for layer in range(config.layers)])

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from minattn import checks
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
+from minattn.params import factors
 from minattn.terms import ImplicitUpdate, weighted_outer_sum
 
 
@@ -49,8 +50,8 @@ class ProductChange:
     def dropped(self) -> Array:
         """Frobenius norm of the second-order term over that of the change (R, H); NaN for 0 / 0."""
         part, whole = (np.linalg.norm(M, axis=(-2, -1)) for M in (self.second_order, self.total))
-        ratio: Array = np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-        return ratio
+        share: Array = ratio(part, whole, empty=np.nan)
+        return share
 
     @property
     def cosine_to_first_order(self) -> Array:
@@ -113,7 +114,7 @@ def conserved(params: Params, layer: int = 0) -> Array:
     ValueError
         If `params` has no such layer.
     """
-    W_q, W_k = _factors(params, layer)
+    W_q, W_k = _biased_factors(params, layer)
     difference: Array = _T(W_q) @ W_q - _T(W_k) @ W_k
     return difference
 
@@ -168,7 +169,7 @@ def _unit(M: Array) -> Array:
 def _augmented(params: Params, update: ImplicitUpdate) -> tuple[Array, Array, Array]:
     """Return W_q, W_k (R, H, D, h) and Ghat (R, H, D, D); with biases D = d + 1, otherwise d."""
     checks.instance("update", update, ImplicitUpdate)
-    W_q, W_k = _factors(params, update.layer)
+    W_q, W_k = _biased_factors(params, update.layer)
     R, H, D, _ = W_q.shape
     x = update.x
     biased = f"layers.{update.layer}.b_q" in params
@@ -181,14 +182,11 @@ def _augmented(params: Params, update: ImplicitUpdate) -> tuple[Array, Array, Ar
     return W_q, W_k, weighted_outer_sum(x, update.beta)
 
 
-def _factors(params: Params, layer: int) -> tuple[Array, Array]:
+def _biased_factors(params: Params, layer: int) -> tuple[Array, Array]:
     """Return W_q and W_k (R, H, d, h), or with the biases as last rows (R, H, d + 1, h)."""
-    prefix = f"layers.{checks.integer('layer', layer, minimum=0)}."
-    if prefix + "W_q" not in checks.arrays("params", params):
-        checks.fail("layer", layer, "one of the layers that params have")
-    W_q, W_k = (params[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k"))
-    if prefix + "b_q" in params:
-        b_q, b_k = (params[prefix + name][:, :, None] for name in ("b_q", "b_k"))
+    W_q, W_k = factors(params, layer)
+    if f"layers.{layer}.b_q" in params:
+        b_q, b_k = (params[f"layers.{layer}.{name}"][:, :, None] for name in ("b_q", "b_k"))
         W_q, W_k = np.concatenate([W_q, b_q], axis=2), np.concatenate([W_k, b_k], axis=2)
     return W_q, W_k
 

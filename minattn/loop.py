@@ -1,4 +1,4 @@
-"""The training loop behind `fit`: one step after another, records, saves."""
+"""The training loop behind `fit`: one step after another, and what is recorded of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minattn.observers import Summing
 from minattn.optim import Optimizer
 from minattn.params import below
 from minattn.randomness import generator
-from minattn.saving import load_arrays, save_arrays
+from minattn.runs import Run, described, load_run, save_run
 from minattn.step import Outcome, check_finite, pose_for, take
 
 
@@ -39,45 +39,6 @@ class Source(Protocol):
 Objective: TypeAlias = Callable[[Array, np.random.Generator], Batch]
 Observer: TypeAlias = Callable[[int, Params, Params, Tape], dict[str, Any]]
 Penalty: TypeAlias = Callable[[Params], tuple[Array, Params]]
-
-
-@dataclass
-class Run:
-    """The state of a run between two steps: all that a save has to hold."""
-
-    params: Params
-    state: Params
-    generators: list[tuple[np.random.Generator, np.random.Generator]]  # data, objective
-    step: int = 0
-    steps: list[int] = field(default_factory=list)
-    metrics: dict[str, list[Array]] = field(default_factory=dict)
-    whole: bool = True  # False within an update: parameters then belong to no step
-
-    def streams(self) -> list[list[Any]]:
-        """Return the states of all generators."""
-        return [[rng.bit_generator.state for rng in pair] for pair in self.generators]
-
-    def rewind(self, streams: list[list[Any]]) -> None:
-        """Put the generators back to earlier states."""
-        for pair, states in zip(self.generators, streams, strict=True):
-            for rng, state in zip(pair, states, strict=True):
-                rng.bit_generator.state = state
-
-    def record(self, values: dict[str, Any]) -> None:
-        """Append one record, copied, so that nothing later changes it."""
-        if self.steps and values.keys() != self.metrics.keys():
-            odd = sorted(values.keys() ^ self.metrics.keys())
-            checks.fail("observe", f"records that differ in {odd}", "the same names every time")
-        for name, value in values.items():
-            array = np.array(value)
-            if array.dtype.kind not in "fiub":
-                checks.fail("observe", f"{name!r} of {array.dtype}", "numbers or arrays of numbers")
-            earlier = self.metrics.setdefault(name, [])
-            if earlier and earlier[0].shape != array.shape:
-                got = f"{name!r} of shape {array.shape}"
-                checks.fail("observe", got, f"shape {earlier[0].shape}, as in the first record")
-            earlier.append(array)
-        self.steps.append(self.step)
 
 
 @dataclass
@@ -146,23 +107,26 @@ class Loop:
         watch = self.sums if recording and self.observers else None
         outcome = again(None if taped else self.buffers, taped, watch)
         tape = self.engine.get(outcome.tape()) if taped else None
-        value = None
-        if self.penalty is not None:
-            value, grads = self.penalty(self.engine.get(dict(run.params)))
-            if np.shape(value) not in ((), (len(self.numbers),)):
-                got = f"a value of shape {np.shape(value)}"
-                checks.fail("penalty", got, f"one of shape {(len(self.numbers),)}")
-            value = np.broadcast_to(value, len(self.numbers))
-            for name, gradient in grads.items():
-                gradient = np.asarray(gradient)
-                real, plain = gradient.dtype.kind in "fiu", outcome.grads.get(name)
-                if plain is None or plain.shape != gradient.shape or not real:
-                    got = f"a gradient of {gradient.dtype} and shape {gradient.shape} for {name!r}"
-                    checks.fail("penalty", got, "names and shapes of params, and real numbers")
-                outcome.grads[name] = plain + self.engine.put(gradient.astype(plain.dtype))
+        value = None if self.penalty is None else self.penalise(run, outcome)
         retake = partial(again, taped=True)
         check_finite(self.engine, outcome, f"step {run.step}", self.numbers, retake)
         return outcome, value, tape
+
+    def penalise(self, run: Run, outcome: Outcome) -> Array:
+        """Add the penalty's gradients to those of the loss; return its value (R,)."""
+        assert self.penalty is not None
+        value, grads = self.penalty(self.engine.get(dict(run.params)))
+        if np.shape(value) not in ((), (len(self.numbers),)):
+            got = f"a value of shape {np.shape(value)}"
+            checks.fail("penalty", got, f"one of shape {(len(self.numbers),)}")
+        for name, gradient in grads.items():
+            gradient = np.asarray(gradient)
+            real, plain = gradient.dtype.kind in "fiu", outcome.grads.get(name)
+            if plain is None or plain.shape != gradient.shape or not real:
+                got = f"a gradient of {gradient.dtype} and shape {gradient.shape} for {name!r}"
+                checks.fail("penalty", got, "names and shapes of params, and real numbers")
+            outcome.grads[name] = plain + self.engine.put(gradient.astype(plain.dtype))
+        return np.broadcast_to(value, len(self.numbers))
 
     def draw(self, run: Run) -> Batch:
         """Return the next batch of every replica."""
@@ -225,10 +189,10 @@ class Loop:
 
     def settings(self) -> dict[str, Any]:
         """Return what a saved run and the one that goes on with it must agree in."""
-        optimizer = {k: _describe(v) for k, v in vars(self.optimizer).items()}
+        optimizer = {k: described(v) for k, v in vars(self.optimizer).items()}
         return {
             "config": asdict(self.config),
-            "objective": _describe(self.objective),
+            "objective": described(self.objective),
             "batch_size": self.batch_size,
             "length": self.length,
             "optimizer": {"kind": type(self.optimizer).__name__} | optimizer,
@@ -240,54 +204,14 @@ class Loop:
 
     def save(self, path: str | Path, run: Run) -> None:
         """Write a run to a file, whole or not at all."""
-        params, state = self.engine.get((run.params, run.state))
-        arrays = {f"params.{name}": value for name, value in params.items()}
-        arrays |= {f"state.{name}": value for name, value in state.items()}
-        arrays |= {f"metrics.{name}": np.stack(v) for name, v in run.metrics.items()}
-        arrays["steps"] = np.array(run.steps, np.int64)
-        notes = {"step": run.step, "settings": self.settings(), "generators": run.streams()}
-        save_arrays(path, arrays, notes)
+        save_run(path, run, self.engine, self.settings())
 
     def load(self, path: str | Path, params: Params) -> Run:
-        """Return a saved run, ready to go on with.
+        """Return a saved run of this loop, ready to go on with; `params` as for `start`.
 
         Raises
         ------
         ValueError
             If the file holds no run, or one with other settings.
         """
-        arrays, notes = load_arrays(path, "resume")
-        if "settings" not in notes:
-            checks.fail("resume", repr(str(path)), "a run that fit has saved")
-        saved, ours = notes["settings"], self.settings()
-        for name in ours:
-            if saved.get(name) != ours[name]:
-                checks.fail("resume", f"a run with {name} {saved.get(name)}", f"{ours[name]}")
-        run = self.start(params)
-        for part, into in (("params.", run.params), ("state.", run.state)):
-            for name, value in into.items():
-                into[name] = self.engine.put(arrays[part + name])
-                if into[name].dtype != value.dtype:
-                    checks.fail("resume", f"{name} of {into[name].dtype}", f"{value.dtype}")
-        run.rewind(notes["generators"])
-        run.step = notes["step"]
-        run.steps = arrays["steps"].tolist()
-        run.metrics = {n[8:]: list(a) for n, a in arrays.items() if n.startswith("metrics.")}
-        return run
-
-
-def _describe(value: Any) -> Any:
-    """Describe an objective or a setting so that a saved run can be compared with this one."""
-    if isinstance(value, (int, float, str)):
-        return value
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [_describe(item) for item in value]
-    if isinstance(value, partial):
-        named = {name: _describe(item) for name, item in value.keywords.items()}
-        return ["partial", _describe(value.func), _describe(value.args), named]
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    kind = type(value).__qualname__
-    return [kind, {name: _describe(item) for name, item in vars(value).items()}]
+        return load_run(path, self.start(params), self.engine, self.settings())

@@ -56,6 +56,19 @@ class Batch:
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "weights", weights.astype(np.float64, copy=False))
 
+    def sequences(self, chosen: slice) -> Batch:
+        """Return the batch of some of the B sequences.
+
+        Raises
+        ------
+        ValueError
+            If `chosen` is no slice, or there are none in it.
+        """
+        checks.instance("chosen", chosen, slice, "a slice of the sequences")
+        arrays = (self.inputs, self.targets, self.weights)
+        inputs, targets, weights = (array[..., chosen, :] for array in arrays)
+        return Batch(inputs=inputs, targets=targets, weights=weights, mask=self.mask)
+
 
 def stack(batches: Sequence[Batch]) -> Batch:
     """Join one batch (B, N) a replica into one (R, B, N).

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from minattn import checks
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
 from minattn.config import TransformerConfig
 from minattn.randomness import generator, replica_numbers
 
@@ -137,8 +137,7 @@ def _relate_query_to_key(params: Params, prefix: str, qk_init: str, qk_scale: fl
         other_is_symmetric = qk_init == "random_matched"
         target = qk_scale**2 * (h * (1 + (h + 1) / d) if other_is_symmetric else h) ** 0.5
         norm = np.sqrt((_gram(W_q) * _gram(W_k)).sum(axis=(-2, -1)))  # |W_q W_k^T| of each head
-        ratio = np.divide(target, norm, out=np.zeros_like(norm), where=norm > 0)
-        factor = np.sqrt(ratio)[:, None, :, None]
+        factor = np.sqrt(ratio(target, norm))[:, None, :, None]
         W_q, W_k = factor * W_q, factor * W_k
     params[prefix + "W_q"], params[prefix + "W_k"] = W_q, W_k
 
@@ -154,14 +153,25 @@ def W_qk(params: Params, layer: int = 0, per_head: bool = False) -> Array:
     ValueError
         If `params` has no such layer.
     """
-    layer = checks.integer("layer", layer, minimum=0)
     checks.flag("per_head", per_head)
-    checks.arrays("params", params)
-    if f"layers.{layer}.W_q" not in params:
-        checks.fail("layer", layer, "one of the layers that params have")
-    W_q, W_k = (params[f"layers.{layer}.{name}"].swapaxes(1, 2) for name in ("W_q", "W_k"))
+    W_q, W_k = factors(params, layer)
     heads = W_q @ W_k.swapaxes(-2, -1)
     return heads if per_head else heads.sum(axis=1)
+
+
+def factors(params: Params, layer: int) -> tuple[Array, Array]:
+    """Return W_q and W_k of a layer by head, or their gradients: (R, H, d, h) each.
+
+    Raises
+    ------
+    ValueError
+        If `params` has no such layer.
+    """
+    layer = checks.integer("layer", layer, minimum=0)
+    if f"layers.{layer}.W_q" not in checks.arrays("params", params):
+        checks.fail("layer", layer, "one of the layers that params have")
+    W_q, W_k = (params[f"layers.{layer}.{name}"].swapaxes(1, 2) for name in ("W_q", "W_k"))
+    return W_q, W_k
 
 
 def _gram(W: Array) -> Array:

@@ -99,9 +99,7 @@ def curve(
     )
 
 
-def matrices(
-    panels: Sequence[tuple[str, Array]], title: str, side: str = "row (query side)"
-) -> Figure:
+def matrices(panels: Sequence[tuple[str, Array]], title: str) -> Figure:
     """Draw matrices (d, d) side by side on one colour scale, row and column norms in the margins.
 
     Parameters
@@ -109,8 +107,6 @@ def matrices(
     panels : list of (title, matrix)
     title : str
         Of the whole figure.
-    side : str
-        Label of the vertical axis.
     """
     panels = [(name, _finite("panels", M)) for name, M in _some(panels)]
     made = figure(3.1 * len(panels) + 0.6, 3.9)
@@ -133,7 +129,7 @@ def matrices(
         beside.barh(index, np.linalg.norm(M, axis=1), color=COLOURS[1], height=0.9)
         above.set(title=name, ylim=(0, 1.05 * longest))
         beside.set(xlim=(0, 1.05 * longest))
-        main.set(xlabel="column (key side)", ylabel=side if number == 0 else "")
+        main.set(xlabel="column (key side)", ylabel="row (query side)" if number == 0 else "")
         above.tick_params(labelbottom=False)
         beside.tick_params(labelleft=False)
         if number == 0:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from minattn import checks, squares
-from minattn.arrays import Array
+from minattn.arrays import Array, ratio
 from minattn.squares import Squares
 
 Result: TypeAlias = Array | np.float64
@@ -231,9 +231,9 @@ def _scores(found: Squares, gamma: float, floor: float) -> Scores:
     (r, c), (r_excess, c_excess) = _tail_sums(sides, gamma, floor)
     row_spread, column_spread = _spread(sides, floor)
     return Scores(
-        symmetry=np.clip(_ratio(overlap, energy), -1.0, 1.0),
-        directionality=_ratio(r - c, r + c),
-        directionality_published=_ratio(r_excess - c_excess, r_excess + c_excess),
+        symmetry=np.clip(ratio(overlap, energy), -1.0, 1.0),
+        directionality=ratio(r - c, r + c),
+        directionality_published=ratio(r_excess - c_excess, r_excess + c_excess),
         dispersion=_log_ratio(column_spread, row_spread),
     )
 
@@ -260,12 +260,6 @@ def _moments(values: Array) -> tuple[Array, Array]:
     mean = values.mean(axis=-1, keepdims=True)
     squares = np.sum((values - mean) ** 2, axis=-1, keepdims=True)
     return mean, squares / max(values.shape[-1] - 1, 1)
-
-
-def _ratio(numerator: Array, denominator: Array) -> Result:
-    """Divide, with 0 for 0 / 0."""
-    out = np.zeros_like(denominator, dtype=np.float64)
-    return np.divide(numerator, denominator, out=out, where=denominator > 0)[()]
 
 
 def _log_ratio(numerator: Array, denominator: Array) -> Result:

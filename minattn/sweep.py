@@ -67,22 +67,16 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def folder_beside(target: Path) -> Path:
-    """Return where a sim whose result folder is `target` keeps its finished settings.
-
-    Beside it, not in it: the result folder is replaced as a whole when a run is complete.
-    """
-    return target.with_name(f".{target.name}.settings")
-
-
 def run_as_asked(
     function: Function, settings: Sequence[Any], options: argparse.Namespace, label: str
 ) -> list[Result]:
     """Do `run` with what the options of `add_options` and --out say; otherwise as there."""
+    # Beside the result folder, not in it: that is replaced as a whole when a run is complete.
+    folder = options.out.with_name(f".{options.out.name}.settings")
     return run(
         function,
         settings,
-        folder=folder_beside(options.out),
+        folder=folder,
         workers=options.workers,
         scheduler=options.scheduler,
         resume=options.resume,

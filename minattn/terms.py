@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minattn import checks
-from minattn.arrays import Array
+from minattn.arrays import Array, ratio
 from minattn.scores import Scores, scores
 
 
@@ -250,12 +250,9 @@ def agreement_sums(beta: Array, allowed: Array) -> tuple[Array, Array, Array]:
 
 def agreement(product: Array, energy: Array, entries: Array) -> tuple[Array, Array]:
     """Return `ImplicitUpdate.agreement` out of its sums."""
-    value = np.full(energy.shape, np.nan, energy.dtype)
-    np.divide(product, energy, out=value, where=energy > 0)
-    return value, entries // 2
+    return ratio(product, energy, empty=np.nan), entries // 2
 
 
 def _share(part: Array, whole: Array) -> float:
     """Squared norm of a part over that of the whole; 0 if the whole is zero."""
-    energy = float(np.vdot(whole, whole))
-    return float(np.vdot(part, part)) / energy if energy > 0 else 0.0
+    return float(ratio(np.vdot(part, part), np.vdot(whole, whole)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,10 +16,11 @@ from minattn import checks
 from minattn.arrays import Array, Params
 from minattn.config import TransformerConfig
 from minattn.engines import Reference, choose
-from minattn.loop import Loop, Objective, Observer, Penalty, Run, Source
+from minattn.loop import Loop, Objective, Observer, Penalty, Source
 from minattn.optim import AdamW, Optimizer
 from minattn.params import check_params
 from minattn.randomness import replica_numbers
+from minattn.runs import Run
 from minattn.saving import claimed
 
 
@@ -161,9 +162,9 @@ def _train(
     """Make the updates that are left and the saves between them; return the finished run."""
     with loop.engine.session():
         try:
-            with _progress(progress, steps, run.step) as bar:
+            with _progress(progress, steps, run.step) as move:
                 while run.step < steps:
-                    bar(loop.advance(run))
+                    move(loop.advance(run))
                     if save is not None and run.step % save_every == 0:
                         loop.save(save, run)
         except KeyboardInterrupt:
@@ -220,24 +221,19 @@ def _trained(params: Params, frozen: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-class _progress:  # noqa: N801
-    """A progress bar with the mean loss, or nothing at all."""
+@contextmanager
+def _progress(progress: Any, total: int, start: int) -> Iterator[Callable[[Array], None]]:
+    """Yield a function of each step's loss that moves a progress bar on, or does nothing."""
+    shown: AbstractContextManager[Any] = nullcontext(progress)
+    if isinstance(progress, str):
+        from tqdm import tqdm
 
-    def __init__(self, progress: Any, total: int, start: int) -> None:
-        self._bar, self._own = progress, isinstance(progress, str)
-        if self._own:
-            from tqdm import tqdm
+        shown = tqdm(total=total, initial=start, desc=progress, unit="step", leave=False)
+    with shown as bar:
 
-            self._bar = tqdm(total=total, initial=start, desc=progress, unit="step", leave=False)
+        def move(loss: Array) -> None:
+            if bar is not None:
+                bar.set_postfix(loss=f"{float(loss.mean()):.3f}", refresh=False)
+                bar.update()
 
-    def __enter__(self) -> Callable[[Array], None]:
-        return self._tick
-
-    def __exit__(self, *error: object) -> None:
-        if self._own:
-            self._bar.close()
-
-    def _tick(self, loss: Array) -> None:
-        if self._bar is not None:
-            self._bar.set_postfix(loss=f"{float(loss.mean()):.3f}", refresh=False)
-            self._bar.update()
+        yield move

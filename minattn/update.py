@@ -16,30 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from minattn import checks
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
 from minattn.config import TransformerConfig
 from minattn.engines import Reference
 from minattn.model import Tape, check_depth, check_tape
 from minattn.objectives import Batch
-from minattn.params import check_params
+from minattn.params import check_params, factors
 from minattn.randomness import generator
 from minattn.step import loss_and_grad, mean_loss
-from minattn.terms import ImplicitUpdate, PairTerms, SymbolTerms, weighted_outer_sum
-
-__all__ = [
-    "COMPLEX_STEP",
-    "ImplicitUpdate",
-    "PairTerms",
-    "Proof",
-    "SymbolTerms",
-    "coefficients",
-    "covariance_rows",
-    "implicit_update",
-    "loss_per_weight",
-    "prove_update",
-    "taped",
-    "weighted_outer_sum",
-]
+from minattn.terms import ImplicitUpdate
 
 COMPLEX_STEP = 1e-30
 # Where less than this share of all magnitudes is left, as when every key says the same, what is
@@ -155,21 +140,21 @@ def _factor_residual(
 ) -> Array:
     """Relative residual (R,) of -dW_q = Ghat W_k and -dW_k = Ghat^T W_q, bias terms added."""
     prefix, total = f"layers.{update.layer}.", update.total
-    W_q, W_k = (params[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k"))  # (R, H, d, h)
+    W_q, W_k = factors(params, update.layer)
     down_q, down_k = total @ W_k, total.swapaxes(-2, -1) @ W_q
-    factors, squares = [W_q, W_k], (update.x**2).sum(axis=-1)
+    multiplied, squares = [W_q, W_k], (update.x**2).sum(axis=-1)
     if prefix + "b_q" in params:
         b_q, b_k = params[prefix + "b_q"], params[prefix + "b_k"]
         queries = np.einsum("rbhi,rbid->rhd", update.beta.sum(axis=-1), update.x)
         keys = update.key_sums.sum(axis=(2, 3))  # sum_ij beta_ij x_j; above, of x_i
         down_q = down_q + queries[..., None] * b_k[:, :, None]
         down_k = down_k + keys[..., None] * b_q[:, :, None]
-        factors, squares = [*factors, b_q, b_k], squares + 1
-    found = [-grads[prefix + name].swapaxes(1, 2) for name in ("W_q", "W_k")]
+        multiplied, squares = [*multiplied, b_q, b_k], squares + 1
+    found = [-dW for dW in factors(grads, update.layer)]
     expected = [down_q, down_k]
     lengths = np.sqrt(squares)
     terms = np.einsum("rbhij,rbi,rbj->r", uncancelled, lengths, lengths)
-    floor = CANCELLATION * terms * _norm(factors)
+    floor = CANCELLATION * terms * _norm(multiplied)
     error = _norm(list(map(np.subtract, expected, found)))
     return _relative(error, _norm(expected), _norm(found), floor)
 
@@ -185,8 +170,7 @@ def _uncancelled(config: TransformerConfig, tape: Tape, layer: int) -> Array:
 
 def _relative(error: Array, *scales: Array) -> Array:
     """Return the error (R,) relative to the largest of the scales; 0 if all are zero."""
-    scale = np.max(scales, axis=0)
-    return np.divide(error, scale, out=np.zeros_like(error), where=scale > 0)
+    return np.asarray(ratio(error, np.max(scales, axis=0)))
 
 
 def _norm(arrays: list[Array]) -> Array:

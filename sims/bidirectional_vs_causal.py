@@ -60,10 +60,8 @@ from minattn import checks, experiment
 from minattn.claims import Claim, table
 from minattn.comparison import ARMS, Run, Task, Training, chain_task, text_task, train
 from minattn.data import Corpus
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.optim import AdamW
-from minattn.params import DTYPES
 
 NAME = "bidirectional_vs_causal"
 SOURCES = ("lag1", "lag2", "text", "iid")
@@ -135,10 +133,8 @@ def parse(arguments: list[str] | None) -> Namespace:
         parser.add_argument(f"--{name}", default=",".join(values), metavar="LIST", help=text)
     parser.add_argument("--layers", type=int, help="default 1 on chains, 2 on text")
     parser.add_sizes(vars(FULL), vars(QUICK), width=1, replicas=1, steps=1)
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float32", help="of training; proofs are in float64"
-    )
+    parser.add_engine()
+    parser.add_dtype("of training; proofs are in float64")
     parser.add_text()
     parser.add_argument(
         "--film",

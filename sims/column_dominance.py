@@ -87,7 +87,6 @@ from parts.column_dominance.training import LEARNING_RATES, OPTIMIZERS, Results,
 
 from minattn import experiment, sweep
 from minattn.claims import Claim, holm, table
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.intervals import finite
 
@@ -142,7 +141,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     """Read the options; what --quick makes smaller has defaults of its own."""
     parser = experiment.parser(NAME, __doc__)
     parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=2)
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_engine()
     parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)

@@ -75,7 +75,6 @@ from parts.depth.training import (
 from minattn import checks, experiment, sweep
 from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 
 NAME = "depth"
@@ -133,7 +132,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     depths = ",".join(map(str, FULL.depths))
     text = f"comma-separated numbers of layers (default {depths})"
     parser.add_argument("--depths", type=depths_of, metavar="LIST", help=text)
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_engine()
     parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)

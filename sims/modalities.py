@@ -68,7 +68,6 @@ from minattn import experiment, sweep
 from minattn.claims import Claim, holm, table
 from minattn.comparison import ARMS
 from minattn.data import write_wav
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 
 NAME = "modalities"
@@ -121,7 +120,7 @@ def parse(arguments: list[str] | None) -> Namespace:
         "--modalities", metavar="LIST", help=f"comma-separated, of {known} (default all)"
     )
     parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=1)
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_engine()
     parser.add_text()
     parser.add_argument("--wav", type=Path, metavar="FILE", help="a PCM WAV file")
     sweep.add_options(parser)

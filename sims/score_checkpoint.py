@@ -123,13 +123,13 @@ def named(paths: list[str]) -> dict[str, Path]:
 def write(models: list[Model], options: Namespace, folder: experiment.ResultFolder) -> None:
     """Write summary.json, scores.csv and the figure."""
     summary = experiment.summary(NAME, said(options), options.seed, ENGINE, [])
-    summary["form"] = form(models)
+    summary["form"] = form(row for model in models for row in model.rows)
     summary["models"] = [describe(model) for model in models]
     experiment.write_json(folder.path("summary.json"), summary)
     header = ("model", "family", "tower", "layer", "uses", "head", "form", "score", "value")
     rows = csv_rows(models)
     experiment.write_csv(folder.path("scores.csv"), (*header, "null_low", "null_high"), rows)
-    plots.save(against_depth(models, form(models)), folder.figure("scores"))
+    plots.save(against_depth(models, summary["form"]), folder.figure("scores"))
 
 
 if __name__ == "__main__":

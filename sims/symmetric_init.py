@@ -60,9 +60,7 @@ from parts.symmetric_init.training import MASKS, SOURCES, STARTS, Results, Setti
 
 from minattn import checks, experiment, sweep
 from minattn.claims import holm
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
-from minattn.params import DTYPES
 
 NAME = "symmetric_init"
 
@@ -114,8 +112,8 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser.add_argument(
         "--penalty-weight", type=float, default=1.0, help="of |W_qk|/|sym W_qk| (default 1)"
     )
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of training")
+    parser.add_engine()
+    parser.add_dtype()
     parser.add_text()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)

@@ -45,30 +45,19 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-import numpy as np
 from parts.term_by_term.claims import judge_all
-from parts.term_by_term.dissection import (
-    Dissection,
-    Terms,
-    norm,
-    parts,
-)
-from parts.term_by_term.figures import draw, largest_terms, side_by_side
+from parts.term_by_term.dissection import Dissection
+from parts.term_by_term.report import facts, report, write
 from tqdm import tqdm
 
 from minattn import checks, experiment
-from minattn.claims import Claim, table
-from minattn.comparison import ARMS, Task, chain_task, text_task
+from minattn.comparison import ARMS, Task, chain_task, held_out_batches, text_task
 from minattn.config import TransformerConfig
 from minattn.data import Corpus
-from minattn.descent import product_change
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
 from minattn.objectives import Batch
 from minattn.optim import AdamW
 from minattn.params import init_params
-from minattn.randomness import generator
-from minattn.scores import symmetry
 from minattn.step import loss_and_grad, mean_loss
 from minattn.training import fit
 from minattn.update import implicit_update, prove_update
@@ -113,7 +102,7 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--layers", type=int, default=1, help="of the model (default 1)")
     parser.add_argument("--layer", type=int, default=0, help="to look at, from 0 (default 0)")
     parser.add_argument("--top", type=int, default=6, help="terms in the tables (default 6)")
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_engine()
     parser.add_text()
     options = parser.parse_args(arguments)
     for name, minimum in (("layers", 1), ("layer", 0), ("top", 0)):
@@ -188,77 +177,13 @@ def one_window(arm: str, task: Task, options: Namespace) -> Batch:
     """Return the same unseen window for every arm: the one with most masked tokens."""
 
     def batch_of(name: str) -> Batch:
-        # One stream: the tokens, drawn first, and then the masks are the same for every arm.
-        rng = generator(options.seed, "held_out", 0)
-        windows = task.held_out[0].sample(WINDOWS, options.length, rng)
-        return ARMS[name].objective(task.n_symbols)(windows, rng)
+        objective = ARMS[name].objective(task.n_symbols)
+        sizes = (WINDOWS, options.length)
+        return held_out_batches(task.held_out, objective, *sizes, options.seed)[0]
 
     masked = batch_of("masked_bidirectional").weights.sum(axis=1)
-    chosen, batch = [int(masked.argmax())], batch_of(arm)
-    return Batch(
-        inputs=batch.inputs[chosen],
-        targets=batch.targets[chosen],
-        weights=batch.weights[chosen],
-        mask=batch.mask,
-    )
-
-
-def report(
-    arms: list[Dissection], found: list[dict[str, Any]], claims: list[Claim], top: int
-) -> None:
-    """Print each arm's largest terms, the arms side by side, and the table of claims."""
-    for arm in arms:
-        print("\n" + "\n".join(largest_terms(arm, top)))
-    print("\n" + "\n".join(side_by_side(found)))
-    print("\n" + table(claims))
-    print("\nIntervals are the range over the arms.\n")
-
-
-def facts(arm: Dissection) -> dict[str, Any]:
-    """Return what summary.json says of an arm."""
-    distances, cosines = arm.running
-    first = np.argmax(distances <= 0.1) + 1
-    step = product_change(arm.params, arm.update, 1e-3)
-    found: dict[str, Any] = {
-        "arm": arm.arm,
-        "title": arm.title,
-        "loss_untrained": arm.losses[0],
-        "loss": arm.losses[1],
-        "tokens": arm.tokens,
-        "masked": int((arm.update.tokens == arm.task.n_symbols).sum()),
-        "terms": len(arm.terms.beta),
-        "terms_within_a_tenth": first,
-        "cosine_of_ten_terms": cosines[min(10, len(cosines)) - 1],
-        "shares": arm.symbol_shares,
-        "contributions": {
-            name: float((part * arm.total).sum()) / norm(arm.total) ** 2
-            for name, part in arm.contributions.items()
-        },
-        "cosine_of_sgd_step": step.cosine_to_update[0, 0],
-        "forms": {},
-    }
-    for name, M in (("Ghat", arm.total), ("change", arm.change)):
-        if M is not None:
-            form = {"norm": norm(M), "symmetry": symmetry(M), "energy": parts(M)}
-            if name in arm.blocks:
-                blocks = arm.blocks[name]
-                for kind in ("share", "symmetry"):
-                    values = getattr(blocks, kind).items()
-                    form[f"block_{kind}"] = {part: value.item() for part, value in values}
-            found["forms"][name] = form
-    return found
-
-
-def write(arms: list[Dissection], summary: dict[str, Any], folder: experiment.ResultFolder) -> None:
-    """Write summary.json, terms.csv and the figures."""
-    experiment.write_json(folder.path("summary.json"), summary)
-    header = ("arm", "query_token", "key_token", *Terms._fields)
-    rows = []
-    for arm in arms:
-        for values in zip(*(column.tolist() for column in arm.terms), strict=True):
-            rows.append((arm.arm, arm.tokens[values[0]], arm.tokens[values[1]], *values))
-    experiment.write_csv(folder.path("terms.csv"), header, rows)
-    draw(arms, folder)
+    first = int(masked.argmax())
+    return batch_of(arm).sequences(slice(first, first + 1))
 
 
 if __name__ == "__main__":

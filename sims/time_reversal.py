@@ -58,9 +58,7 @@ from parts.time_reversal.report import report, write
 from parts.time_reversal.training import OBJECTIVES, Results, Setting, train
 
 from minattn import checks, experiment, sweep
-from minattn.engines import NAMES as ENGINES
 from minattn.engines import choose
-from minattn.params import DTYPES
 
 NAME = "time_reversal"
 ENDS = (0.0, 0.5, 1.0)  # without positions
@@ -104,8 +102,8 @@ def parse(arguments: list[str] | None) -> Namespace:
     parser = experiment.parser(NAME, __doc__)
     parser.add_sizes(vars(FULL), vars(QUICK), replicas=1, steps=1, width=1)
     parser.add_argument("--lag", type=int, default=1, help="of the chains (default 1)")
-    parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of training")
+    parser.add_engine()
+    parser.add_dtype()
     sweep.add_options(parser)
     options = parser.parse_args(arguments)
     checks.integer("--lag", options.lag, minimum=1)

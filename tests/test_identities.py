@@ -21,8 +21,9 @@ from minattn.layers.attention import AttentionTape
 from minattn.model import Tape
 from minattn.objectives import Batch
 from minattn.scores import scores
+from minattn.terms import ImplicitUpdate, weighted_outer_sum
 from minattn.testing.strategies import build_case, cases
-from minattn.update import ImplicitUpdate, coefficients, covariance_rows, weighted_outer_sum
+from minattn.update import coefficients, covariance_rows
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 both_precisions = pytest.mark.parametrize("dtype", TOLERANCE)

@@ -270,6 +270,15 @@ def test_a_target_is_read_only_where_it_counts(engine):
     assert losses[0] == losses[1] > 0
 
 
+@pytest.mark.parametrize("chosen", [slice(1), slice(1, 2), slice(None, None, -1)])
+def test_some_sequences_of_a_batch(chosen):
+    batch = stack([hand_made(), hand_made(inputs=tokens + 1, weights=2 * np.ones((2, 3)))])
+    found = batch.sequences(chosen)
+    for name in ("inputs", "targets", "weights"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(batch, name)[:, chosen])
+    assert found.mask == batch.mask
+
+
 def test_batches_of_replicas_are_stacked():
     batches = [hand_made(), hand_made(inputs=tokens + 1, weights=2 * np.ones((2, 3)))]
     found = stack(batches)

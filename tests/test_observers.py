@@ -76,7 +76,7 @@ def test_account_takes_each_layer_once(monkeypatch):
 
     def count(*arguments):
         calls.append(arguments)
-        return ma.update.weighted_outer_sum(*arguments)
+        return ma.terms.weighted_outer_sum(*arguments)
 
     monkeypatch.setattr(minattn.observers, "weighted_outer_sum", count)
     case = build_case(CONFIG, length=6)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import minattn as ma
+from minattn.terms import ImplicitUpdate, weighted_outer_sum
 from minattn.testing.strategies import build_case
-from minattn.update import ImplicitUpdate, weighted_outer_sum
 
 CONFIG = ma.TransformerConfig(vocab_size=4, width=7, layers=2, heads=2, head_width=3, max_length=6)
 

@@ -229,7 +229,7 @@ def agreement_of(beta, allowed=None):
     allowed = np.ones((N, N), bool) if allowed is None else allowed
     beta = np.where(allowed, beta, 0).reshape(1, 1, 1, N, N)
     x, tokens = np.zeros((1, 1, N, 2)), np.zeros((1, 1, N), int)
-    value, pairs = ma.update.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1)).agreement()
+    value, pairs = ma.terms.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1)).agreement()
     assert pairs.dtype == int
     return value[0], pairs[0]
 
@@ -459,7 +459,7 @@ def test_a_residual_is_relative_to_the_magnitudes_before_they_cancel(bias, monke
         params |= {"layers.0.b_q": one, "layers.0.b_k": one}
     x, beta = x.reshape(1, 1, 1, 2), np.full((1, 1, 1, 1, 1), -2.0)
     tokens, allowed = np.zeros((1, 1, 1), int), np.ones((1, 1), bool)
-    update = ma.update.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1))
+    update = ma.terms.ImplicitUpdate(x, beta, tokens, allowed, np.zeros(1))
     grads = {name: np.zeros_like(value) for name, value in params.items()}
     monkeypatch.setattr(ma.update, "CANCELLATION", 4.0)
     found = ma.update._factor_residual(params, grads, update, abs(beta))

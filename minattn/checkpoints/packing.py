@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, NoReturn
 
 from minattn import checks
@@ -128,11 +129,10 @@ def biases(
     width = found.width
     if key:
         return (
-            _vector(file, query, found.queries * width, (found.queries, width)),
-            _vector(file, key, found.keys * width, (found.keys, width)),
+            vector(file, query, found.queries, width),
+            vector(file, key, found.keys, width),
         )
-    total = (found.queries + 2 * found.keys) * width
-    packed = _vector(file, query, total, (total,))
+    packed = vector(file, query, (found.queries + 2 * found.keys) * width)
     if packed is None:
         return None, None
     if layout.packing == "per_head":
@@ -158,20 +158,17 @@ def matrix_shape(file: TensorFile, name: str, layout: Layout) -> tuple[int, int]
     return (shape[1], shape[0]) if layout.transposed else (shape[0], shape[1])
 
 
-def vector(file: TensorFile, name: str, length: int) -> Array | None:
-    """Read a vector, None if the file has none of this name.
+def vector(file: TensorFile, name: str, *shape: int) -> Array | None:
+    """Read a vector in this shape, None if the file has none of this name.
 
     Raises
     ------
     ValueError
-        If it has another shape.
+        If it has another length.
     """
-    return _vector(file, name, length, (length,))
-
-
-def _vector(file: TensorFile, name: str, length: int, shape: tuple[int, ...]) -> Array | None:
     if name not in file.stored:
         return None
+    length = math.prod(shape)
     if file.stored[name].shape != (length,):
         checks.fail("path", f"{name!r} of shape {file.stored[name].shape}", f"({length},)")
     return file.read(name).reshape(shape)

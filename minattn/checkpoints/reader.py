@@ -64,22 +64,19 @@ class Checkpoint:
         return tower.name
 
     def _layer(self, tower: Tower, number: int, index: dict[str, int]) -> Layer:
-        named = {
-            part: self._prefix + getattr(tower, part).format(**index)
-            if getattr(tower, part)
-            else ""
-            for part in ("query", "key", "norm", "key_norm")
-        }
-        heads = self._settings.heads
-        if tower.name != "encoder" and self._settings.decoder_heads is not None:
-            heads = self._settings.decoder_heads
+        def stem(pattern: str) -> str:
+            return self._prefix + pattern.format(**index) if pattern else ""
+
         read = self._own_projections if self._layout.own else self._projections
-        W_q, W_k, b_q, b_k = read(named["query"], named["key"], heads)
+        W_q, W_k, b_q, b_k = read(stem(tower.query), stem(tower.key), self._heads(tower))
         d = W_q.shape[0]
         if W_k.shape[0] != d:
             checks.fail("path", f"queries of width {d}, keys of {W_k.shape[0]}", "one width")
         pre_norm = self._settings.is_pre_norm(self._layout)
-        norm = self._norm(named["norm"], d) if pre_norm else None
+        norm, key_norm = (
+            self._norm(stem(pattern), d) if pre_norm else None
+            for pattern in (tower.norm, tower.key_norm)
+        )
         bare = self._layout.bare_first and number == 0
         return Layer(
             family=self.family,
@@ -90,11 +87,16 @@ class Checkpoint:
             b_q=b_q,
             b_k=b_k,
             norm=norm,
-            key_norm=self._norm(named["key_norm"], d) if pre_norm else None,
+            key_norm=key_norm,
             pre_norm=pre_norm and (bare or norm is not None),
             rotary=self._rotary(number, W_q.shape[2]),
             uses=self._uses(),
         )
+
+    def _heads(self, tower: Tower) -> int | None:
+        """Return the number of query heads, where it is known."""
+        of_decoder = self._settings.decoder_heads
+        return self._settings.heads if tower.name == "encoder" or of_decoder is None else of_decoder
 
     def _projections(self, query: str, key: str, heads: int | None) -> tuple[Any, ...]:
         """Read weights and biases under the names that other libraries write."""

@@ -11,8 +11,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import array, fail, integer, path, text
+from minattn.data.split import train_and_validation
 from minattn.data.text import TextSource
 
 _MU = 255.0  # of the mu-law, which telephony uses
@@ -68,27 +69,26 @@ def load_wav(file: str | os.PathLike[str] | BinaryIO, levels: int = 16, name: st
     ValueError
         If the file cannot be read, is no such WAV, or is silent (the message names it).
     """
-    levels = integer("levels", levels, minimum=2)
+    levels = checks.integer("levels", levels, minimum=2)
     source: Any = file
-    title = text("name", name) or "WAV"
+    title = checks.text("name", name) or "WAV"
     if not hasattr(file, "read"):
-        source = os.fspath(path("wav", file))
+        source = os.fspath(checks.path("wav", file))
         title = name or os.path.basename(source)
     try:
         with wave.open(source, "rb") as wav:
             width, channels, rate = wav.getsampwidth(), wav.getnchannels(), wav.getframerate()
             frames = wav.readframes(wav.getnframes())
     except OSError as error:
-        fail("wav", f"{title!r} ({error.strerror})", "a file that can be read")
+        checks.fail("wav", f"{title!r} ({error.strerror})", "a file that can be read")
     except (wave.Error, EOFError) as error:
-        fail("wav", f"{title!r} ({str(error) or 'too short'})", "a WAV file in PCM")
+        checks.fail("wav", f"{title!r} ({str(error) or 'too short'})", "a WAV file in PCM")
     samples = _samples(frames[: len(frames) // (width * channels) * width * channels], width)
     mono = samples.reshape(-1, channels).mean(axis=1)
     if not mono.size or abs(mono).max() == 0:
-        fail("wav", f"{title!r}, without a sound", "one that is not silent")
+        checks.fail("wav", f"{title!r}, without a sound", "one that is not silent")
     tokens = quantised(mono / abs(mono).max(), levels)
-    cut = len(tokens) - -(-len(tokens) // 10)
-    parts = TextSource(tokens[:cut], levels), TextSource(tokens[cut:], levels)
+    parts = (TextSource(part, levels) for part in train_and_validation(tokens))
     return Sound(title, hashlib.sha256(frames).hexdigest(), rate, levels, *parts)
 
 
@@ -108,20 +108,24 @@ def write_wav(file: str | os.PathLike[str] | BinaryIO, samples: Array, rate: int
     ValueError
         If an argument does not fit, or the file cannot be written.
     """
-    rate = integer("rate", rate, minimum=1)
+    rate = checks.integer("rate", rate, minimum=1)
     if rate > _FASTEST:
-        fail("rate", rate, f"at most the {_FASTEST} that a WAV file can say")
-    wave_form = array("samples", samples)
+        checks.fail("rate", rate, f"at most the {_FASTEST} that a WAV file can say")
+    wave_form = checks.array("samples", samples)
     if wave_form.ndim != 1 or wave_form.size == 0 or not np.isfinite(wave_form).all():
-        fail("samples", f"an array of shape {wave_form.shape}", "finite samples of shape (n,)")
+        checks.fail(
+            "samples", f"an array of shape {wave_form.shape}", "finite samples of shape (n,)"
+        )
     scaled = np.clip(np.rint(wave_form * 32767.0), -32767, 32767).astype("<i2")
     with contextlib.ExitStack() as opened:
         target: Any = file
         if not hasattr(file, "write"):
             try:
-                target = opened.enter_context(path("file", file).open("wb"))
+                target = opened.enter_context(checks.path("file", file).open("wb"))
             except OSError as error:
-                fail("file", f"{str(file)!r} ({error.strerror})", "a file that can be written")
+                checks.fail(
+                    "file", f"{str(file)!r} ({error.strerror})", "a file that can be written"
+                )
         wav = opened.enter_context(wave.open(target, "wb"))
         wav.setnchannels(1)
         wav.setsampwidth(2)
@@ -145,5 +149,5 @@ def _samples(frames: bytes, width: int) -> Array:
         value = octets[:, 0] | octets[:, 1] << 8 | octets[:, 2] << 16
         return np.asarray(value - ((value >> 23) << 24), np.float64)
     if width not in (2, 4):
-        fail("wav", f"samples of {8 * width} bits", "8, 16, 24 or 32")
+        checks.fail("wav", f"samples of {8 * width} bits", "8, 16, 24 or 32")
     return np.frombuffer(frames, f"<i{width}").astype(np.float64)

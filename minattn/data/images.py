@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import fail, generator, integer, integers
+from minattn.data.split import train_and_validation
 
 _BRIGHTEST = 16  # of a pixel in scikit-learn's digits
 
@@ -39,10 +40,12 @@ class ImageSource:
     n_symbols: int
 
     def __init__(self, tokens: Any, n_symbols: int) -> None:
-        n_symbols = integer("n_symbols", n_symbols, minimum=1)
-        tokens = integers("tokens", tokens, below=n_symbols).copy()
+        n_symbols = checks.integer("n_symbols", n_symbols, minimum=1)
+        tokens = checks.integers("tokens", tokens, below=n_symbols).copy()
         if tokens.ndim != 3 or tokens.size == 0:
-            fail("tokens", f"shape {tokens.shape}", "shape (n, rows, columns), none of them 0")
+            checks.fail(
+                "tokens", f"shape {tokens.shape}", "shape (n, rows, columns), none of them 0"
+            )
         tokens.flags.writeable = False
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "n_symbols", n_symbols)
@@ -70,11 +73,11 @@ class ImageSource:
         ValueError
             If a size is out of range or `rng` is not a generator.
         """
-        B, N = integer("B", B, minimum=1), integer("N", N, minimum=1)
+        B, N = checks.integer("B", B, minimum=1), checks.integer("N", N, minimum=1)
         n, rows, columns = self.tokens.shape
         if rows * columns < N:
-            fail("N", N, f"at most the {rows * columns} pixels of an image")
-        generator("rng", rng)
+            checks.fail("N", N, f"at most the {rows * columns} pixels of an image")
+        checks.generator("rng", rng)
         images = rng.integers(n, size=(B, 1))
         starts = columns * rng.integers((rows * columns - N) // columns + 1, size=(B, 1))
         return np.asarray(self.tokens.reshape(n, -1)[images, starts + np.arange(N)])
@@ -120,16 +123,15 @@ def load_digits(levels: int = 8) -> ImageSet:
     ValueError
         If `levels` is out of range, or scikit-learn is not installed.
     """
-    levels = integer("levels", levels, minimum=2)
+    levels = checks.integer("levels", levels, minimum=2)
     if levels > _BRIGHTEST + 1:
-        fail("levels", levels, f"at most the {_BRIGHTEST + 1} that there are")
+        checks.fail("levels", levels, f"at most the {_BRIGHTEST + 1} that there are")
     try:
         from sklearn import datasets
     except ImportError:
-        fail("images", "no scikit-learn", "it: pip install 'minattn[images]'")
+        checks.fail("images", "no scikit-learn", "it: pip install 'minattn[images]'")
     pixels = datasets.load_digits().images.astype(np.int64)
     digest = hashlib.sha256(pixels.astype(np.uint8).tobytes()).hexdigest()
     tokens = pixels * levels // (_BRIGHTEST + 1)
-    cut = len(tokens) - -(-len(tokens) // 10)
-    parts = ImageSource(tokens[:cut], levels), ImageSource(tokens[cut:], levels)
+    parts = (ImageSource(part, levels) for part in train_and_validation(tokens))
     return ImageSet("scikit-learn's digits", digest, levels, *parts)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import array, fail, instance, integer, integers, one_of
 from minattn.data.markov import MarkovChain
 
 MASKS = ("bidirectional", "causal")
@@ -17,7 +17,7 @@ MASKS = ("bidirectional", "causal")
 
 def supported_mask(name: str, mask: Any, supported: Iterable[str] = MASKS) -> str:
     """Return `mask` if it is one of the names that are supported, or fail in one line."""
-    return one_of(name, mask if isinstance(mask, str) else type(mask).__name__, supported)
+    return checks.one_of(name, mask if isinstance(mask, str) else type(mask).__name__, supported)
 
 
 def posterior(chain: MarkovChain, evidence: Any, mask: str = "bidirectional") -> Array:
@@ -48,7 +48,7 @@ def posterior(chain: MarkovChain, evidence: Any, mask: str = "bidirectional") ->
     -----
     Forward-backward recursion (Baum et al., 1970) over each of the interleaved chains.
     """
-    instance("chain", chain, MarkovChain)
+    checks.instance("chain", chain, MarkovChain)
     mask = supported_mask("mask", mask)
     streams = _interleaved(_checked_evidence(chain, evidence), chain.lag)
     law = _from_before(chain, streams)
@@ -83,11 +83,11 @@ def masked_posterior(
     ValueError
         If an argument is malformed, or a sequence is impossible under the chain.
     """
-    instance("chain", chain, MarkovChain)
-    mask_symbol = integer("mask_symbol", mask_symbol, minimum=chain.n_symbols)
-    inputs = integers("inputs", inputs, mask_symbol, mask_symbol=True)
+    checks.instance("chain", chain, MarkovChain)
+    mask_symbol = checks.integer("mask_symbol", mask_symbol, minimum=chain.n_symbols)
+    inputs = checks.integers("inputs", inputs, mask_symbol, mask_symbol=True)
     if inputs.ndim != 2 or inputs.shape[1] == 0:
-        fail("inputs", f"shape {inputs.shape}", "shape (B, N) with N > 0")
+        checks.fail("inputs", f"shape {inputs.shape}", "shape (B, N) with N > 0")
     likelihood = np.eye(mask_symbol + 1, chain.n_symbols)
     likelihood[mask_symbol] = 1.0
     return posterior(chain, likelihood[inputs], mask)
@@ -95,12 +95,14 @@ def masked_posterior(
 
 def _checked_evidence(chain: MarkovChain, evidence: Any) -> Array:
     """Return evidence as float64 with a maximum of 1 at each position, or fail."""
-    given = array("evidence", evidence, "fiub", "an array of likelihoods")
+    given = checks.array("evidence", evidence, "fiub", "an array of likelihoods")
     if given.ndim != 3 or given.shape[1] == 0 or given.shape[2] != chain.n_symbols:
-        fail("evidence", f"shape {given.shape}", f"shape (B, N, {chain.n_symbols}) with N > 0")
+        checks.fail(
+            "evidence", f"shape {given.shape}", f"shape (B, N, {chain.n_symbols}) with N > 0"
+        )
     given = given.astype(np.float64)
     if not (np.isfinite(given) & (given >= 0)).all():
-        fail("evidence", "a negative or non-finite value", "likelihoods")
+        checks.fail("evidence", "a negative or non-finite value", "likelihoods")
     return _divided(given, given.max(axis=-1, keepdims=True), streams_a_sequence=1)
 
 
@@ -109,7 +111,7 @@ def _divided(weights: Array, scale: Array, streams_a_sequence: int) -> Array:
     if not scale.all():
         stream = np.nonzero(scale == 0)[0][0]
         got = f"probability zero in sequence {stream // streams_a_sequence}"
-        fail("evidence", got, "observations that the chain can produce")
+        checks.fail("evidence", got, "observations that the chain can produce")
     return weights / scale
 
 

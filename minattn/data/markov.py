@@ -11,7 +11,6 @@ import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import array, fail, flag, generator, integer, integers, real
 from minattn.data.stationary import entropies, stationary_law
 from minattn.engines.compiling import compiled
 
@@ -59,9 +58,9 @@ class MarkovChain:
     def __init__(self, transition: Any, lag: int = 1) -> None:
         rows = _probability_rows("transition", transition)
         if rows.shape[0] != rows.shape[1]:
-            fail("transition", f"shape {rows.shape}", "a square matrix")
+            checks.fail("transition", f"shape {rows.shape}", "a square matrix")
         object.__setattr__(self, "transition", _read_only(rows))
-        object.__setattr__(self, "lag", integer("lag", lag, minimum=1))
+        object.__setattr__(self, "lag", checks.integer("lag", lag, minimum=1))
         object.__setattr__(self, "stationary", _read_only(stationary_law(rows)))
 
     def __repr__(self) -> str:
@@ -105,15 +104,15 @@ class MarkovChain:
         ValueError
             If an argument is out of range.
         """
-        n_symbols = integer("n_symbols", n_symbols, minimum=1)
-        shape = real("concentration", concentration, 1e-9, 1e9)
+        n_symbols = checks.integer("n_symbols", n_symbols, minimum=1)
+        shape = checks.real("concentration", concentration, 1e-9, 1e9)
         rng = np.random.default_rng(checks.seed("seed", seed))
         size = (n_symbols, n_symbols)
         # In logarithms, Gamma(a) = Gamma(a + 1) U^(1 / a): at a small concentration the variables
         # themselves underflow, whole rows at a time.
         log_flow = np.log(rng.standard_gamma(shape + 1.0, size))
         log_flow -= rng.standard_exponential(size) / shape
-        if flag("reversible", reversible):
+        if checks.flag("reversible", reversible):
             log_flow = np.triu(log_flow) + np.triu(log_flow, 1).T
         log_flow -= log_flow.max(axis=1, keepdims=True)
         flow = np.exp(np.maximum(log_flow, np.log(_RAREST_STEP * n_symbols)))
@@ -138,9 +137,9 @@ class MarkovChain:
         ValueError
             If `probabilities` is not a law.
         """
-        law = array("probabilities", probabilities)
+        law = checks.array("probabilities", probabilities)
         if law.ndim != 1:
-            fail("probabilities", f"{law.ndim} axes", "one axis")
+            checks.fail("probabilities", f"{law.ndim} axes", "one axis")
         row = _probability_rows("probabilities", law[None])
         return cls(np.repeat(row, row.shape[1], axis=0))
 
@@ -188,8 +187,8 @@ class MarkovChain:
         ValueError
             If a size is below 1 or `rng` is not a generator.
         """
-        size = integer("B", B, minimum=1), integer("N", N, minimum=1)
-        generator("rng", rng)
+        size = checks.integer("B", B, minimum=1), checks.integer("N", N, minimum=1)
+        checks.generator("rng", rng)
         return _compiled_walk()(rng.random(size), self._cumulative, self.lag)
 
     def log_likelihood(self, tokens: Any) -> Array:
@@ -210,9 +209,9 @@ class MarkovChain:
         ValueError
             If `tokens` has another number of axes, no integers, or symbols out of range.
         """
-        tokens = integers("tokens", tokens, below=self.n_symbols)
+        tokens = checks.integers("tokens", tokens, below=self.n_symbols)
         if tokens.ndim != 2:
-            fail("tokens", f"shape {tokens.shape}", "shape (B, N)")
+            checks.fail("tokens", f"shape {tokens.shape}", "shape (B, N)")
         now, later = tokens[:, : -self.lag], tokens[:, self.lag :]
         with np.errstate(divide="ignore"):
             start = np.log(self.stationary[tokens[:, : self.lag]])
@@ -271,16 +270,16 @@ def _compiled_walk() -> Callable[[Array, Array, int], Array]:
 
 def _probability_rows(name: str, value: Any) -> Array:
     """Return rows of probabilities as normalised float64, or fail by the number of a bad row."""
-    rows = array(name, value, needs="an array of probabilities")
+    rows = checks.array(name, value, needs="an array of probabilities")
     if rows.ndim != 2 or rows.size == 0:
-        fail(name, f"shape {rows.shape}", "shape (V, V) with at least one symbol")
+        checks.fail(name, f"shape {rows.shape}", "shape (V, V) with at least one symbol")
     rows = rows.astype(np.float64)
     for number, row in enumerate(rows):
         bad = row[~((row >= 0) & (row <= 1 + _ROW_TOLERANCE))]
         if bad.size:
-            fail(name, f"row {number} with the value {bad[0]}", "probabilities")
+            checks.fail(name, f"row {number} with the value {bad[0]}", "probabilities")
         if abs(row.sum() - 1) > _ROW_TOLERANCE:
-            fail(name, f"row {number} with the sum {row.sum():.6g}", "rows that sum to 1")
+            checks.fail(name, f"row {number} with the sum {row.sum():.6g}", "rows that sum to 1")
     normalised: Array = rows / rows.sum(axis=1, keepdims=True)
     return normalised
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import array, fail, flag, generator, instance, integer, real
 from minattn.data.markov import MarkovChain
 from minattn.data.stationary import entropies
 
@@ -64,9 +64,9 @@ class DriftingChain:
         drift: float,
         bonus: Any = None,
     ) -> None:
-        instance("chain", chain, MarkovChain)
-        length = integer("length", length, minimum=2)
-        drift = real("drift", drift)
+        checks.instance("chain", chain, MarkovChain)
+        length = checks.integer("length", length, minimum=2)
+        drift = checks.real("drift", drift)
         early = _per_symbol("earliness", earliness, chain.n_symbols)
         always = _per_symbol("bonus", np.zeros(len(early)) if bonus is None else bonus, len(early))
         tilt = drift * np.linspace(1, -1, length)[:, None] * early + always
@@ -91,7 +91,7 @@ class DriftingChain:
         ValueError
             If `t` is no position.
         """
-        t = self._positions(integer("t", t, minimum=0) + 1, "t") - 1
+        t = self._positions(checks.integer("t", t, minimum=0) + 1, "t") - 1
         before = self.chain.transition
         if t < self.chain.lag:
             before = np.broadcast_to(self.chain.stationary, before.shape)
@@ -121,7 +121,7 @@ class DriftingChain:
         ValueError
             If `N` is below 2, or there are no N positions.
         """
-        N = integer("N", N, minimum=2)
+        N = checks.integer("N", N, minimum=2)
         law = self.position_law(N)
         lag, start = self.chain.lag, self.chain.stationary
         losses = [
@@ -147,8 +147,8 @@ class DriftingChain:
         ValueError
             If a size is out of range or `rng` is not a generator.
         """
-        B, N = integer("B", B, minimum=1), self._positions(N)
-        generator("rng", rng)
+        B, N = checks.integer("B", B, minimum=1), self._positions(N)
+        checks.generator("rng", rng)
         draws = rng.random((B, N))
         tokens = np.zeros((B, N), np.int64)
         for t in range(N):
@@ -164,9 +164,9 @@ class DriftingChain:
         return np.asarray(edges / edges[..., -1:])
 
     def _positions(self, N: int, name: str = "N") -> int:
-        N = integer(name, N, minimum=1)
+        N = checks.integer(name, N, minimum=1)
         if self.length < N:
-            fail(name, N, f"at most the {self.length} positions that there are")
+            checks.fail(name, N, f"at most the {self.length} positions that there are")
         return N
 
 
@@ -192,10 +192,12 @@ def count_ratio(position_law: Array, diagonal: bool = False) -> Array:
     ValueError
         If an argument does not fit.
     """
-    diagonal = flag("diagonal", diagonal)
-    law = array("position_law", position_law)
+    diagonal = checks.flag("diagonal", diagonal)
+    law = checks.array("position_law", position_law)
     if law.ndim != 2 or law.size == 0 or not (np.isfinite(law) & (law >= 0)).all():
-        fail("position_law", f"an array of shape {law.shape}", "probabilities of shape (N, V)")
+        checks.fail(
+            "position_law", f"an array of shape {law.shape}", "probabilities of shape (N, V)"
+        )
     mass = law.sum(axis=0)
     positions = np.arange(1, len(law) + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,14 +210,14 @@ def _tilted(law: Array, tilt: Array) -> Array:
     weights = law * np.exp(tilt - tilt.max())
     total = weights.sum(axis=-1, keepdims=True)
     if not (total > 0).all():
-        fail("drift", "a tilt beyond float64's range", "a smaller drift or bonus")
+        checks.fail("drift", "a tilt beyond float64's range", "a smaller drift or bonus")
     return np.asarray(weights / total)
 
 
 def _per_symbol(name: str, values: Any, n_symbols: int) -> Array:
-    found = array(name, values)
+    found = checks.array(name, values)
     if found.shape != (n_symbols,):
-        fail(name, f"the shape {found.shape}", f"{n_symbols} real numbers")
+        checks.fail(name, f"the shape {found.shape}", f"{n_symbols} real numbers")
     if not np.isfinite(found).all():
-        fail(name, "NaN or infinity", "finite numbers")
+        checks.fail(name, "NaN or infinity", "finite numbers")
     return found.astype(np.float64)

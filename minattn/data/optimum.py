@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import array, fail, function, instance, integer, integers, real
 from minattn.data.inference import posterior, supported_mask
 from minattn.data.markov import MarkovChain
 from minattn.data.stationary import entropies
@@ -74,8 +74,8 @@ def next_token_optimum(chain: MarkovChain, length: int) -> float:
     ValueError
         If `length` is below 2.
     """
-    instance("chain", chain, MarkovChain)
-    targets = integer("length", length, minimum=2) - 1
+    checks.instance("chain", chain, MarkovChain)
+    targets = checks.integer("length", length, minimum=2) - 1
     unforeseen = min(chain.lag - 1, targets)
     loss = unforeseen * float(entropies(chain.stationary))
     return (loss + (targets - unforeseen) * chain.entropy_rate) / targets
@@ -101,7 +101,7 @@ def next_token_loss(chain: MarkovChain, batch: ReplicaBatch) -> float:
     ValueError
         If the batch is malformed or has another mask.
     """
-    instance("chain", chain, MarkovChain)
+    checks.instance("chain", chain, MarkovChain)
     _check_parts("batch", batch, ("inputs", "targets", "weights", "mask"))
     supported_mask("batch.mask", batch.mask, ["causal"])
     inputs, targets, weights = _checked_batch(batch, chain.n_symbols)
@@ -142,7 +142,7 @@ def masked_token_loss(chain: MarkovChain, objective: MaskedObjective, batch: Rep
     The predictor knows that the position it is asked about was selected, and does not know of any
     other whether it was: a visible token elsewhere may be a random one.
     """
-    instance("chain", chain, MarkovChain)
+    checks.instance("chain", chain, MarkovChain)
     _check_parts("objective", objective, ("rate", "mask_symbol", "replace"))
     _check_parts("batch", batch, ("inputs", "targets", "weights", "mask"))
     mask = supported_mask("batch.mask", batch.mask)
@@ -153,7 +153,7 @@ def masked_token_loss(chain: MarkovChain, objective: MaskedObjective, batch: Rep
     impossible = ((total[..., 0] == 0) & (weights > 0)).any(axis=1)
     if impossible.any():
         got = f"an impossible input at a scored position of sequence {impossible.argmax()}"
-        fail("batch.inputs", got, "inputs that this objective made from this chain")
+        checks.fail("batch.inputs", got, "inputs that this objective made from this chain")
     return _mean_loss(law / np.where(total == 0, 1.0, total), targets, weights)
 
 
@@ -181,16 +181,18 @@ def optimal_loss(chain: MarkovChain, objective: Any, batch: ReplicaBatch) -> flo
     """
     if hasattr(objective, "rate"):
         return masked_token_loss(chain, objective, batch)
-    function("objective", objective)
+    checks.function("objective", objective)
     return next_token_loss(chain, batch)
 
 
 def _input_likelihoods(chain: MarkovChain, objective: MaskedObjective) -> tuple[Array, Array]:
     """Probability of each input (row) given the token (column): anywhere, and where selected."""
     V = chain.n_symbols
-    mask_symbol = integer("objective.mask_symbol", objective.mask_symbol, minimum=V)
-    rate = real("objective.rate", objective.rate, 0.0, 1.0)
-    p_mask, p_random, p_keep = (real("objective.replace", p, 0.0, 1.0) for p in objective.replace)
+    mask_symbol = checks.integer("objective.mask_symbol", objective.mask_symbol, minimum=V)
+    rate = checks.real("objective.rate", objective.rate, 0.0, 1.0)
+    p_mask, p_random, p_keep = (
+        checks.real("objective.replace", p, 0.0, 1.0) for p in objective.replace
+    )
     visible = np.eye(mask_symbol + 1, V)
     selected = p_keep * visible + p_random / mask_symbol
     selected[mask_symbol] = p_mask
@@ -201,7 +203,7 @@ def _check_parts(name: str, value: Any, parts: Iterable[str]) -> None:
     """Fail unless a value that is known by its attributes has them."""
     for part in parts:
         if not hasattr(value, part):
-            fail(name, type(value).__name__, f"one with the attribute {part!r}")
+            checks.fail(name, type(value).__name__, f"one with the attribute {part!r}")
 
 
 def _checked_batch(
@@ -209,18 +211,20 @@ def _checked_batch(
 ) -> tuple[Array, Array, Array]:
     """Return inputs, targets (0 where they do not count) and weights of one replica, or fail."""
     masked = mask_symbol is not None
-    inputs = integers("batch.inputs", batch.inputs, mask_symbol or n_symbols, masked)
-    weights = array("batch.weights", batch.weights, "fiub")
-    targets = array("batch.targets", batch.targets)
+    inputs = checks.integers("batch.inputs", batch.inputs, mask_symbol or n_symbols, masked)
+    weights = checks.array("batch.weights", batch.weights, "fiub")
+    targets = checks.array("batch.targets", batch.targets)
     if inputs.ndim != 2 or inputs.size == 0:
-        fail("batch.inputs", f"shape {inputs.shape}", "shape (B, n) of one replica")
+        checks.fail("batch.inputs", f"shape {inputs.shape}", "shape (B, n) of one replica")
     for name, given in ("targets", targets), ("weights", weights):
         if given.shape != inputs.shape:
-            fail(f"batch.{name}", f"shape {given.shape}", f"shape {inputs.shape}, as inputs have")
+            checks.fail(
+                f"batch.{name}", f"shape {given.shape}", f"shape {inputs.shape}, as inputs have"
+            )
     if not (np.isfinite(weights) & (weights >= 0)).all():
-        fail("batch.weights", "a negative or non-finite value", "weights of at least 0")
+        checks.fail("batch.weights", "a negative or non-finite value", "weights of at least 0")
     counted = np.where(weights > 0, targets, 0)
-    return inputs, integers("batch.targets", counted, below=n_symbols), weights
+    return inputs, checks.integers("batch.targets", counted, below=n_symbols), weights
 
 
 def _mean_loss(law: Array, targets: Array, weights: Array) -> float:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minattn.checks import fail
+from minattn import checks
 
 
 def help_topics() -> tuple[str, str]:
@@ -34,15 +34,15 @@ def read_path(path: Any) -> tuple[str, str]:
         If there is nothing at the path, or a file cannot be read or is not UTF-8.
     """
     if not isinstance(path, (str, os.PathLike)) or path == "":
-        fail("path", repr(path), "an existing file or folder")
+        checks.fail("path", repr(path), "an existing file or folder")
     if os.path.isdir(path):
         files = _visible_files(Path(path))
         if not files:
-            fail("path", f"the folder {str(path)!r} without a file", "text")
+            checks.fail("path", f"the folder {str(path)!r} without a file", "text")
         return Path(path).resolve().name, "\n\n".join(_read_file(file) for file in files)
     # Unlike the methods of Path, this is False even for text that was taken for a path.
     if not os.path.isfile(path):
-        fail("path", repr(str(path)), "an existing file or folder")
+        checks.fail("path", repr(str(path)), "an existing file or folder")
     return Path(path).name, _read_file(Path(path))
 
 
@@ -60,10 +60,10 @@ def _read_file(file: Path) -> str:
     try:
         return file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        fail("path", f"{str(file)!r}, not UTF-8 at byte {error.start}", "text in UTF-8")
+        checks.fail("path", f"{str(file)!r}, not UTF-8 at byte {error.start}", "text in UTF-8")
     except OSError as error:
         _unreadable(error)
 
 
 def _unreadable(error: OSError) -> NoReturn:
-    fail("path", f"{str(error.filename)!r} ({error.strerror})", "files that can be read")
+    checks.fail("path", f"{str(error.filename)!r} ({error.strerror})", "files that can be read")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import fail
 
 _CLASSES_NAMED = 4
 _MEMBERS_NAMED = 8
@@ -85,7 +85,7 @@ def stationary_law(transition: Array) -> Array:
     classes = closed_classes(transition)
     if len(classes) > 1:
         needs = "exactly one, or the stationary law is not unique"
-        fail("transition", f"{len(classes)} closed classes, {_listed(classes)}", needs)
+        checks.fail("transition", f"{len(classes)} closed classes, {_listed(classes)}", needs)
     members = classes[0]
     law = np.zeros(len(transition))
     law[members] = _irreducible_law(transition[np.ix_(members, members)])
@@ -110,7 +110,9 @@ def _irreducible_law(transition: Array) -> Array:
     for state in range(len(P) - 1, 0, -1):
         leaving = P[state, :state].sum()
         if leaving < np.finfo(np.float64).tiny:
-            fail("transition", "steps too rare for float64", "a stationary law within its range")
+            checks.fail(
+                "transition", "steps too rare for float64", "a stationary law within its range"
+            )
         P[:state, state] /= leaving
         P[:state, :state] += np.outer(P[:state, state], P[state, :state])
     law = np.ones(len(P))

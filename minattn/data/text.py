@@ -14,8 +14,8 @@ import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array
-from minattn.checks import fail, generator, integer, integers, one_of
 from minattn.data.reading import help_topics, read_path
+from minattn.data.split import train_and_validation
 
 UNKNOWN = "<unknown>"
 """The word that stands for all words outside the vocabulary."""
@@ -52,10 +52,10 @@ class TextSource:
     n_symbols: int
 
     def __init__(self, tokens: Any, n_symbols: int) -> None:
-        n_symbols = integer("n_symbols", n_symbols, minimum=1)
-        tokens = integers("tokens", tokens, below=n_symbols).copy()
+        n_symbols = checks.integer("n_symbols", n_symbols, minimum=1)
+        tokens = checks.integers("tokens", tokens, below=n_symbols).copy()
         if tokens.ndim != 1:
-            fail("tokens", f"shape {tokens.shape}", "shape (L,)")
+            checks.fail("tokens", f"shape {tokens.shape}", "shape (L,)")
         tokens.flags.writeable = False
         object.__setattr__(self, "tokens", tokens)
         object.__setattr__(self, "n_symbols", n_symbols)
@@ -65,7 +65,7 @@ class TextSource:
 
     def windows(self, N: int) -> int:
         """Count the windows of N consecutive tokens: L - N + 1, or 0 if the text is shorter."""
-        return max(0, len(self.tokens) - integer("N", N, minimum=1) + 1)
+        return max(0, len(self.tokens) - checks.integer("N", N, minimum=1) + 1)
 
     def sample(self, B: int, N: int, rng: np.random.Generator) -> Array:
         """Draw windows uniformly, with replacement.
@@ -86,10 +86,10 @@ class TextSource:
             If the text has fewer than N tokens (the message gives both numbers), a size is below 1
             or `rng` is not a generator.
         """
-        B, windows = integer("B", B, minimum=1), self.windows(N)
+        B, windows = checks.integer("B", B, minimum=1), self.windows(N)
         if windows == 0:
-            fail("N", N, f"at most the {len(self.tokens)} tokens that there are")
-        generator("rng", rng)
+            checks.fail("N", N, f"at most the {len(self.tokens)} tokens that there are")
+        checks.generator("rng", rng)
         starts = rng.integers(windows, size=(B, 1))
         windows_drawn: Array = self.tokens[starts + np.arange(N)]
         return windows_drawn
@@ -173,9 +173,9 @@ class Corpus:
         ValueError
             If `tokens` has another shape or symbols out of range.
         """
-        tokens = integers("tokens", tokens, below=self.n_symbols)
+        tokens = checks.integers("tokens", tokens, below=self.n_symbols)
         if tokens.ndim != 1:
-            fail("tokens", f"shape {tokens.shape}", "shape (L,)")
+            checks.fail("tokens", f"shape {tokens.shape}", "shape (L,)")
         separator = " " if self.level == "word" else ""
         return separator.join([self.symbols[token] for token in tokens])
 
@@ -214,11 +214,13 @@ def load_text(
         If the path is missing, cannot be read, or is not UTF-8 (the message names the file), or if
         the text is empty or of one symbol only.
     """
-    level = one_of("level", level, ("char", "word"))
+    level = checks.one_of("level", level, ("char", "word"))
     if level == "word":
-        size = integer("vocab_size", _VOCAB_SIZE if vocab_size is None else vocab_size, minimum=2)
+        size = checks.integer(
+            "vocab_size", _VOCAB_SIZE if vocab_size is None else vocab_size, minimum=2
+        )
     elif vocab_size is not None:
-        fail("vocab_size", vocab_size, 'None at level "char", where the text decides')
+        checks.fail("vocab_size", vocab_size, 'None at level "char", where the text decides')
     name, text = help_topics() if path is None else read_path(path)
     if level == "char":
         symbols = tuple(sorted(set(text)))
@@ -229,16 +231,18 @@ def load_text(
         tokens = _word_tokens(words, {symbol: number for number, symbol in enumerate(symbols)})
     found = len(np.unique(tokens))
     if found < 2:
-        fail("path", f"a text of {len(tokens)} tokens, {found} different", "at least 2 different")
-    kept = len(tokens) - -(-len(tokens) // 10)
+        checks.fail(
+            "path", f"a text of {len(tokens)} tokens, {found} different", "at least 2 different"
+        )
+    train, validation = train_and_validation(tokens)
     return Corpus(
         name=name,
         level=level,
         symbols=symbols,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         unknown_share=float(np.mean(tokens == 0)) if level == "word" else 0.0,
-        train=TextSource(tokens[:kept], len(symbols)),
-        validation=TextSource(tokens[kept:], len(symbols)),
+        train=TextSource(train, len(symbols)),
+        validation=TextSource(validation, len(symbols)),
     )
 
 
@@ -263,7 +267,9 @@ def _char_tokens(text: str, symbols: tuple[str, ...]) -> Array:
     unknown = np.flatnonzero(np.append(known, 0)[tokens] != codes)
     if unknown.size:
         position = int(unknown[0])
-        fail("text", f"{text[position]!r} at position {position}", "characters of the corpus")
+        checks.fail(
+            "text", f"{text[position]!r} at position {position}", "characters of the corpus"
+        )
     return tokens.astype(np.int64, copy=False)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array, mapped
 from minattn.engines.cupy_products import matmul
-from minattn.engines.reference import Reference, Tree, _result
+from minattn.engines.reference import Reference, Tree, written
 from minattn.engines.workspace import Call, Workspace
 
 SOURCE = Path(__file__).with_name("cupy_kernels.cu")
@@ -61,7 +61,7 @@ class CupyGPU(Reference):
         size, target = len(allowed), self._target(scores, out)
         arrays = (cupy.ascontiguousarray(scores), _on_device(allowed), target)
         _by_row("masked_softmax", scores.size // size, *arrays, size, float(scale))
-        return _result(target, out)
+        return written(target, out)
 
     def masked_softmax_backward(
         self,
@@ -75,7 +75,7 @@ class CupyGPU(Reference):
         size, target = len(allowed), self._target(d_weights, out)
         arrays = (*map(cupy.ascontiguousarray, (weights, d_weights)), _on_device(allowed), target)
         _by_row("masked_softmax_backward", weights.size // size, *arrays, size, float(scale))
-        return _result(target, out)
+        return written(target, out)
 
     def masked_scale(
         self, scores: Array, allowed: Array, scale: float, out: Array | None = None
@@ -90,7 +90,7 @@ class CupyGPU(Reference):
         arrays = map(cupy.ascontiguousarray, (logits, targets, weights))
         losses, target = self.empty(targets.shape, logits.dtype), self._target(logits, out)
         _by_row("cross_entropy", targets.size, *arrays, losses, target, logits.shape[-1])
-        return losses.sum(axis=-1), _result(target, out)
+        return losses.sum(axis=-1), written(target, out)
 
     def embedding(self, table: Array, tokens: Array) -> Array:
         """Look all rows up at once."""

@@ -33,12 +33,9 @@ _gelu = compiled(kernels.gelu_entries)
 _gelu_backward = compiled(kernels.gelu_entries_backward)
 _adamw = compiled(kernels.adamw_entries)
 
-
 # Rows of a band: fewer would leave BLAS too little to do in one call, more would compute more of
 # what the mask hides.
 BAND = 32
-
-
 PLANS_REMEMBERED = 64
 
 Band: TypeAlias = tuple[slice, slice]

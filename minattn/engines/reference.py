@@ -133,7 +133,7 @@ class Reference:
         top = np.where(allowed, z.real, -np.inf).max(axis=-1, keepdims=True)
         exponentials = np.where(allowed, np.exp(np.where(allowed, z - top, 0)), 0)
         total = exponentials.sum(axis=-1, keepdims=True)
-        return _result(exponentials / np.where(total == 0, 1, total), out)
+        return written(exponentials / np.where(total == 0, 1, total), out)
 
     def masked_softmax_backward(
         self,
@@ -149,7 +149,7 @@ class Reference:
         """
         d_weights = np.where(allowed, d_weights, 0)
         mean = (weights * d_weights).sum(axis=-1, keepdims=True)
-        return _result(scale * weights * (d_weights - mean), out)
+        return written(scale * weights * (d_weights - mean), out)
 
     def masked_scale(
         self, scores: Array, allowed: Array, scale: float, out: Array | None = None
@@ -158,7 +158,7 @@ class Reference:
 
         The weights of linear attention; as the map is its own transpose, also their backward.
         """
-        return _result(self.xp.where(allowed, scores * scale, 0), out)
+        return written(self.xp.where(allowed, scores * scale, 0), out)
 
     def cross_entropy(
         self, logits: Array, targets: Array, weights: Array, out: Array | None = None
@@ -177,7 +177,7 @@ class Reference:
         gradient = exponentials / total
         index = targets[..., None]
         np.put_along_axis(gradient, index, np.take_along_axis(gradient, index, -1) - 1, axis=-1)
-        return losses.sum(axis=-1), _result(weights[..., None] * gradient, out)
+        return losses.sum(axis=-1), written(weights[..., None] * gradient, out)
 
     def embedding(self, table: Array, tokens: Array) -> Array:
         """Return the rows of table (R, rows, d) that tokens (R, T) name: (R, T, d)."""
@@ -271,7 +271,7 @@ class Reference:
         value -= step_size * mean / (np.sqrt(square * inverse_correction) + epsilon)
 
 
-def _result(value: Array, out: Array | None) -> Array:
+def written(value: Array, out: Array | None) -> Array:
     """Return `value`, in `out` where there is one."""
     if out is None or out is value:
         return value

@@ -11,9 +11,11 @@ import numpy as np
 
 from minattn import checks
 from minattn.data import Corpus, load_text
+from minattn.engines import NAMES as ENGINES
 from minattn.engines.threads import available_cores
 from minattn.experiment import rerun
 from minattn.experiment.folder import FORMATS, RESULTS, result_folder
+from minattn.params import DTYPES
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,6 +46,14 @@ class Parser(argparse.ArgumentParser):
         """Add --text; `load_text` reads what it names."""
         text = "a UTF-8 file or folder (default: Python's help)"
         self.add_argument("--text", type=Path, metavar="PATH", help=text)
+
+    def add_engine(self) -> None:
+        """Add --engine."""
+        self.add_argument("--engine", choices=ENGINES, default="auto")
+
+    def add_dtype(self, text: str = "of training") -> None:
+        """Add --dtype."""
+        self.add_argument("--dtype", choices=DTYPES, default="float32", help=text)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse, and settle what depends on other options, on a run to repeat or on the machine.

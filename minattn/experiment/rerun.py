@@ -98,14 +98,8 @@ def check(
     run = options.again
     if run is None:
         return
-    path, here = run["path"], json.loads(json.dumps(plain(settings)))
-    for name, value in run["config"].items():
-        if name not in (*FREE, *PLACES, "engine") and name not in here:
-            got = f"{path}, a run with {name} = {value!r}"
-            checks.fail("--from", got, "one whose every option is known here")
-        if _comparable({name: value}) != _comparable({name: here.get(name)}):
-            got = f"{path}, a run with {name} = {value!r}"
-            checks.fail("--from", got, f"a run with {here.get(name)!r}, as in this version")
+    path = run["path"]
+    _check_settings(path, run["config"], json.loads(json.dumps(plain(settings))))
     if run["engine"] != engine:
         checks.fail("--from", f"{path}, computed by {run['engine']}", f"a run by {engine}")
     was = _digests(run)
@@ -118,6 +112,16 @@ def check(
             before = run["versions"].get(library)
             print(f"repeated with {library} {version} instead of {before}: rounding may differ")
     set_threads(run["threads"])
+
+
+def _check_settings(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Fail if a setting of the run to repeat is unknown here, or another one."""
+    for name, value in there.items():
+        got = f"{path}, a run with {name} = {value!r}"
+        if name not in (*FREE, *PLACES, "engine") and name not in here:
+            checks.fail("--from", got, "one whose every option is known here")
+        if _comparable({name: value}) != _comparable({name: here.get(name)}):
+            checks.fail("--from", got, f"a run with {here.get(name)!r}, as in this version")
 
 
 def _comparable(value: Any) -> Any:

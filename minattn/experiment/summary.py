@@ -17,6 +17,7 @@ import minattn
 from minattn.arrays import Array
 from minattn.claims import Claim
 from minattn.data import Corpus
+from minattn.engines import get_threads
 from minattn.intervals import mean_interval
 from minattn.saving import write_bytes
 
@@ -34,7 +35,7 @@ def summary(
         "config": settings,
         "seeds": [seed],
         "engine": engine,
-        "threads": minattn.engines.get_threads(),
+        "threads": get_threads(),
         "versions": versions(),
         "claims": [claim.as_dict() for claim in claims],
     }

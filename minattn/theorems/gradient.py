@@ -12,6 +12,7 @@ from minattn.config import ATTENTIONS, NORMS
 from minattn.masks import NAMES
 from minattn.scores import scores, scores_from_factors
 from minattn.step import loss_and_grad
+from minattn.terms import ImplicitUpdate, weighted_outer_sum
 from minattn.theorems.instances import small_batch, small_model
 from minattn.theorems.registry import Outcome, Trial, statement
 from minattn.theorems.verdicts import (
@@ -21,7 +22,7 @@ from minattn.theorems.verdicts import (
     is_exact,
     only_if,
 )
-from minattn.update import ImplicitUpdate, implicit_update, prove_update, weighted_outer_sum
+from minattn.update import implicit_update, prove_update
 
 # (x (R, B, N, d), beta (R, B, H, N, N)) -> (R, H, d, d)
 Assembly: TypeAlias = Callable[[Array, Array], Array]

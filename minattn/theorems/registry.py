@@ -50,6 +50,11 @@ class Statement:
     draws: int
     measure: Measure
 
+    @property
+    def ingredients(self) -> list[str]:
+        """Names of what a check can alter: all arguments of `measure` but the trial."""
+        return list(inspect.signature(self.measure).parameters)[1:]
+
     def check(self, seed: int, draws: int, **altered: Any) -> Claim:
         """Measure, and report as a `Claim`."""
         # A stream of its own: no statement's draws depend on which others were checked before it.
@@ -110,10 +115,8 @@ def statement(
     ValueError
         If the name is taken, a text is no string, or `method` or `draws` is not valid.
     """
-    texts = {"text": text, "source": source, "assumptions": assumptions}
-    for argument, value in (
-        {"name": name} | texts | {"predicted": predicted, "rule": rule}
-    ).items():
+    stated = {"name": name, "text": text, "source": source, "assumptions": assumptions}
+    for argument, value in (stated | {"predicted": predicted, "rule": rule}).items():
         checks.text(argument, value)
     if name in _STATEMENTS or not name:
         checks.fail("name", repr(name), "a name that is not taken")
@@ -181,7 +184,7 @@ def check(name: str, seed: int = 0, draws: int | None = None, **altered: Any) ->
     seed = checks.seed("seed", seed)
     draws = found.draws if draws is None else checks.integer("draws", draws, minimum=2)
     for ingredient in altered:
-        checks.one_of("altered", ingredient, _ingredients(found.measure))
+        checks.one_of("altered", ingredient, found.ingredients)
     return found.check(seed, draws, **altered)
 
 
@@ -215,10 +218,6 @@ def check_all(seed: int = 0, draws: int | None = None, progress: str | None = No
 
         items = tqdm(list(items), desc=progress, unit="statement", leave=False)
     return [check(name, seed, count) for name, count in items]
-
-
-def _ingredients(measure: Measure) -> list[str]:
-    return list(inspect.signature(measure).parameters)[1:]
 
 
 def _find(name: str) -> Statement:

@@ -19,10 +19,11 @@ from minattn.masks import Mask
 from minattn.objectives import Batch
 from minattn.params import below
 from minattn.step import loss_and_grad, pose
+from minattn.terms import weighted_outer_sum
 from minattn.theorems.instances import small_batch, small_model
 from minattn.theorems.registry import Outcome, Trial, statement
 from minattn.theorems.verdicts import DOES_NOT_HOLD, HOLDS_EXACTLY, is_exact, misprint_rule, only_if
-from minattn.update import COMPLEX_STEP, implicit_update, prove_update, weighted_outer_sum
+from minattn.update import COMPLEX_STEP, implicit_update, prove_update
 
 Assembly: TypeAlias = Callable[[Array, Array], Array]
 # (N d, N d) Jacobians of the layers above, first layer first, and N -> one matrix

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minattn import checks
+from minattn.claims import DOES_NOT_HOLD as DOES_NOT_HOLD  # part of this module, for checks
+from minattn.claims import INCONCLUSIVE as INCONCLUSIVE
 
 HOLDS_EXACTLY = "holds exactly"
 HOLDS_IN_EXPECTATION = "holds in expectation"
-DOES_NOT_HOLD = "does not hold"
-INCONCLUSIVE = "inconclusive"
 
 # Identities in float64 leave residuals of about 1e-15; a wrong one leaves one of order 1.
 ROUNDING = 1e-9

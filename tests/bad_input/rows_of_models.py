@@ -257,6 +257,11 @@ ROWS = [
         ],
         mask=MASKS,
     ),
+    row(
+        BATCH.sequences,
+        {"chosen": slice(1)},
+        chosen=[None, 0, "all", [0], Says("inputs", slice(0)), Says("inputs", slice(2, 3))],
+    ),
     row(ma.next_token, {"tokens": TOKENS}, tokens=[*WINDOWS, [[0]]], rng=ANYTHING, mask=MASKS[:-1]),
     row(
         ma.MaskedToken,

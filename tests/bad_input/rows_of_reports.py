@@ -307,7 +307,6 @@ DRAWN = [
         {"panels": [("M", np.eye(2))], "title": "t"},
         panels=PANELS,
         title=ANYTHING,
-        side=ANYTHING,
     ),
     row(
         plots.coefficients,

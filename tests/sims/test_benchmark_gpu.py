@@ -1,6 +1,7 @@
 """The check of the GPU engine: it passes what is right, catches what is not, and needs little."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,33 @@ from parts.benchmark import gpu_checks as checks
 checks.train("numpy")
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_it_starts_where_minattn_is_not_installed(tmp_path):
+    code = f"""
+import runpy
+import sys
+from importlib.machinery import PathFinder
+
+class SourceTree:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "minattn":
+            found = PathFinder.find_spec(name, [one for one in sys.path if one == {str(ROOT)!r}])
+            if found is None:
+                raise ModuleNotFoundError(name)
+            return found
+
+sys.meta_path.insert(0, SourceTree)
+sys.path[0] = {str(ROOT / "sims")!r}
+sys.argv = ["sims/benchmark.py", "--gpu-check", "--help"]
+runpy.run_path({str(ROOT / "sims" / "benchmark.py")!r}, run_name="__main__")
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "--out" in run.stdout
 
 
 # The rest needs what sims/benchmark.py needs

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import term_by_term as sim
-from parts.term_by_term import figures
+from parts.term_by_term import figures, report
+from parts.term_by_term.dissection import Terms
 
 from minattn import symmetry
 from minattn.comparison import ARMS
@@ -44,7 +45,7 @@ def arms():
 @pytest.fixture
 def no_figures(monkeypatch):
     """Leave the drawing out: it takes longer than all else."""
-    monkeypatch.setattr(sim, "draw", lambda arms, folder: None)
+    monkeypatch.setattr(report, "draw", lambda arms, folder: None)
 
 
 def test_a_quick_run_from_the_command_line(tmp_path):
@@ -62,7 +63,7 @@ def test_a_quick_run_from_the_command_line(tmp_path):
     assert {path.stem for path in out.glob("*.png")} == pages
     with (out / "terms.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["arm", "query_token", "key_token", *sim.Terms._fields]
+    assert list(rows[0]) == ["arm", "query_token", "key_token", *Terms._fields]
     assert len(rows) == sum(arm["terms"] for arm in summary["arms"])
 
 
@@ -132,7 +133,9 @@ def test_untrained_models_have_no_change(tmp_path, no_figures):
 
 def test_upper_layers_have_no_blocks(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(sim, "draw", lambda arms, folder: drawn.append(figures.parts(arms, "here")))
+    monkeypatch.setattr(
+        report, "draw", lambda arms, folder: drawn.append(figures.parts(arms, "here"))
+    )
     out = tmp_path / "run"
     sim.main([*TINY, "--layers", "2", "--layer", "1", "--source", "text", "--out", str(out)])
     summary = json.loads((out / "summary.json").read_text())
@@ -175,7 +178,7 @@ def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sim, "draw", interrupted)
+    monkeypatch.setattr(report, "draw", interrupted)
     with pytest.raises(SystemExit) as ending:
         sim.experiment.run(lambda: sim.main([*TINY, "--out", str(tmp_path / "run")]))
     assert ending.value.code == 130

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minattn.terms import weighted_outer_sum
 from minattn.theorems import check
 from minattn.theorems.gradient import (
     DEPENDS_ON_SYMBOL_ALONE,
@@ -13,7 +14,6 @@ from minattn.theorems.gradient import (
     prop_22_rule,
     remark_a5_rule,
 )
-from minattn.update import weighted_outer_sum
 
 seeds = st.integers(0, 2**32 - 1)
 

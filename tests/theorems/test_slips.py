@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minattn.terms import weighted_outer_sum
 from minattn.theorems import check
 from minattn.theorems.slips import (
     _jacobian,
@@ -15,7 +16,6 @@ from minattn.theorems.slips import (
     sum_along_position,
     summed_again,
 )
-from minattn.update import weighted_outer_sum
 
 seeds = st.integers(0, 2**32 - 1)
 

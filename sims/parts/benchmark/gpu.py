@@ -16,10 +16,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-
-if not __package__:  # a source tree, without installation
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from parts.benchmark import gpu_checks
 from parts.benchmark.contestants import check
 from parts.benchmark.results import targets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from parts.benchmark.timing import CALM, Times, quartiles
 
 from minattn.arrays import Array
 from minattn.claims import DOES_NOT_HOLD, HOLDS, Claim
+from minattn.tables import line_below, row_lines
 
 OUTCOMES = {HOLDS: "met", DOES_NOT_HOLD: "not met"}
 TOO_NOISY, NO_PEER = "too noisy", "no peer"
@@ -69,17 +69,10 @@ def outcome(claim: Claim) -> str:
 
 def targets(claims: Iterable[Claim]) -> str:
     """Lay the targets out as a table of at most 100 columns."""
-    lines = [_line(HEADER), _line(["-" * width for width in WIDTHS])]
+    lines = [*row_lines(HEADER, WIDTHS), line_below(WIDTHS)]
     for claim in claims:
-        first, *rest = cells(claim)
-        text, *more = textwrap.wrap(first, WIDTHS[0])
-        lines += [_line([text, *rest]), *more]
+        lines += row_lines(cells(claim), WIDTHS)
     return "\n".join(lines)
-
-
-def _line(texts: Sequence[str]) -> str:
-    padded = [text.ljust(width) for text, width in zip(texts, WIDTHS, strict=True)]
-    return "  ".join(padded).rstrip()
 
 
 def noise(times: Times) -> list[str]:

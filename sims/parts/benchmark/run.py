@@ -62,9 +62,7 @@ def main(arguments: list[str], description: str) -> None:
         write(found, options, folder)
         folder.complete()
     report(found)
-    print(f"results in {options.out}")
-    if options.publish:
-        print(f"published in {experiment.publish(options.out, NAME)}")
+    experiment.finish(options, NAME)
 
 
 def parse(arguments: list[str], description: str = "") -> Namespace:

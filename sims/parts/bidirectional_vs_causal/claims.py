@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minattn.arrays import Array
+from minattn.arrays import Array, ratio
 from minattn.claims import Claim, above, at_most, below, holm, judge
 from minattn.comparison import ARMS, Run
 from minattn.intervals import finite
@@ -127,9 +127,8 @@ def late_agreement(run: Run) -> Array:
     values = run.history.metrics["agreement"]
     late = values[-max(1, len(values) // 4) :].reshape(-1, values.shape[-1])
     defined = np.isfinite(late)
-    total = np.where(defined, late, 0).sum(axis=0)
-    count = defined.sum(axis=0)
-    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    count = defined.sum(axis=0, dtype=late.dtype)
+    return ratio(np.where(defined, late, 0).sum(axis=0), count, empty=np.nan)
 
 
 def at_matched_share(one: Run, other: Run) -> tuple[Array, Array]:

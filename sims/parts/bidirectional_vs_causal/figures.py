@@ -11,7 +11,6 @@ from parts.bidirectional_vs_causal.claims import Runs
 from minattn import plots
 from minattn.comparison import ARMS
 from minattn.experiment import ResultFolder
-from minattn.objectives import Batch
 from minattn.params import W_qk
 from minattn.step import loss_and_grad
 from minattn.update import implicit_update
@@ -126,12 +125,7 @@ def coefficients(runs: Runs, source: str) -> Figure:
     index = int(np.argmax(hidden))  # the same sequence in every arm, with most to predict
     panels = []
     for arm, run in chosen.items():
-        one = Batch(
-            inputs=run.test.inputs[:, index : index + 1],
-            targets=run.test.targets[:, index : index + 1],
-            weights=run.test.weights[:, index : index + 1],
-            mask=run.test.mask,
-        )
+        one = run.test.sequences(slice(index, index + 1))
         params = run.history.params
         _, _, tape = loss_and_grad(run.config, params, one, run.history.engine)
         beta = implicit_update(run.config, params, tape, layer=0).beta[0, 0, 0]

@@ -16,7 +16,7 @@ from parts.column_dominance.training import (
     Setting,
 )
 
-from minattn.arrays import Array
+from minattn.arrays import Array, ratio
 from minattn.claims import Claim, above, below, judge
 from minattn.intervals import finite
 
@@ -62,8 +62,7 @@ def correlation(results: Results, candidate: str) -> Array:
     centred = [values - values.mean(axis=0) for values in (predicted, measured)]
     norms = [np.linalg.norm(values, axis=0) for values in centred]
     together = (centred[0] * centred[1]).sum(axis=0)
-    scale = norms[0] * norms[1]
-    return np.divide(together, scale, out=np.zeros_like(scale), where=scale > 0)
+    return ratio(together, norms[0] * norms[1])
 
 
 def undertrained(place: Setting, result: dict[str, Array]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minattn.arrays import Array, Params
+from minattn.comparison import held_out_batches
 from minattn.config import TransformerConfig
 from minattn.data import DriftingChain, MarkovChain, count_ratio, load_text
 from minattn.loop import Observer
@@ -90,10 +91,8 @@ def train(setting: Setting) -> dict[str, Array]:
         attention=setting.attention,
     )
     initial, frozen = start(config, train_on, setting)
-    batches = []
-    for replica, source in enumerate(test_on):
-        rng = generator(setting.seed, "held_out", replica)
-        batches.append(next_token(source.sample(HELD_OUT_WINDOWS, setting.length, rng)))
+    sizes = (HELD_OUT_WINDOWS, setting.length)
+    batches = held_out_batches(test_on, next_token, *sizes, setting.seed)
     lr = LEARNING_RATES[setting.source, setting.optimizer, setting.attention]
     history = fit(
         config,

@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from minattn.arrays import Array, Params
-from minattn.comparison import ARMS, frequency_loss
+from minattn.arrays import Array, Params, ratio
+from minattn.comparison import ARMS, frequency_loss, held_out_batches
 from minattn.config import TransformerConfig
-from minattn.data import Corpus, load_text
+from minattn.data import load_text
 from minattn.descent import cosine, product_change
 from minattn.engines import Reference
-from minattn.loop import Objective
 from minattn.model import Tape
 from minattn.objectives import Batch, stack
 from minattn.observers import account, held_out_loss
 from minattn.optim import SGD, AdamW, Optimizer
 from minattn.params import W_qk, init_params
-from minattn.randomness import generator
 from minattn.step import loss_and_grad
 from minattn.terms import weighted_outer_sum
 from minattn.training import fit
@@ -149,8 +147,7 @@ def path_shares(
             for G in (parts.sum(axis=2), own)
         )
         energies = [(M**2).sum(axis=(1, 2, 3)) for M in (total - mine, mine)]
-        whole = energies[0] + energies[1]
-        shares.append(np.divide(energies[0], whole, out=np.full(R, np.nan), where=whole > 0))
+        shares.append(ratio(energies[0], energies[0] + energies[1], empty=np.nan))
         cosines.append(cosine(mine, total).mean(axis=-1))
     return {"share_through_others": np.stack(shares), "cosine_of_own": np.stack(cosines)}
 
@@ -179,8 +176,11 @@ def train(setting: Setting) -> dict[str, Array]:
         feed_forward=2 * setting.width,
     )
     initial = init_params(config, setting.replicas, setting.seed, dtype="float32")
-    test = held_out(setting, corpus, objective)
-    layers = Layers(config, first_windows(test), PATH_RECORDS * setting.record_every)
+    sources = [corpus.validation] * setting.replicas
+    sizes = (HELD_OUT_WINDOWS, setting.length)
+    test = stack(held_out_batches(sources, objective, *sizes, setting.seed))
+    paths = test.sequences(slice(PATH_WINDOWS))
+    layers = Layers(config, paths, PATH_RECORDS * setting.record_every)
     lr = LEARNING_RATES[setting.optimizer]
     inner = AdamW(lr) if setting.optimizer == "adamw" else SGD(lr)
     optimizer = Watched(lr, inner, setting.record_every)
@@ -204,21 +204,3 @@ def train(setting: Setting) -> dict[str, Array]:
     result |= {"steps": history.steps, "steps_made": np.array(sorted(optimizer.moved))}
     losses = {"loss": history.metrics["held_out_loss"][[0, -1]]}
     return result | losses | {"goal": frequency_loss(corpus.train.tokens, corpus.n_symbols, test)}
-
-
-def held_out(setting: Setting, corpus: Corpus, objective: Objective) -> Batch:
-    """Return the held-out batch of all replicas."""
-    batches = []
-    for replica in range(setting.replicas):
-        rng = generator(setting.seed, "held_out", replica)
-        windows = corpus.validation.sample(HELD_OUT_WINDOWS, setting.length, rng)
-        batches.append(objective(windows, rng))
-    return stack(batches)
-
-
-def first_windows(test: Batch) -> Batch:
-    """Return the windows on which paths are told apart."""
-    inputs, targets, weights = (
-        array[:, :PATH_WINDOWS] for array in (test.inputs, test.targets, test.weights)
-    )
-    return Batch(inputs=inputs, targets=targets, weights=weights, mask=test.mask)

@@ -17,7 +17,7 @@ HEADER = ("tower", "layer", "symmetry", "directionality", "same, published", "di
 def report(models: list[Model]) -> None:
     """Print a table per layer for each model, then the summary."""
     for model in models:
-        print(f"\n{model.name} ({model.family}): {form([model])}, summed over heads\n")
+        print(f"\n{model.name} ({model.family}): {form(model.rows)}, summed over heads\n")
         print(line(HEADER))
         for tower, rows in model.towers.items():
             for row in rows:
@@ -89,7 +89,7 @@ def csv_rows(models: list[Model]) -> Iterator[tuple[Any, ...]]:
     for model in models:
         for row in model.rows:
             start = (model.name, model.family, row.tower, row.layer, row.uses)
-            what = form([Model(model.name, model.family, [row])])
+            what = form([row])
             for score in LABELS:
                 ends = (float(getattr(end, score)) for end in row.band)
                 yield *start, "", what, score, float(getattr(row.scores, score)), *ends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +140,7 @@ def prepare(layer: Layer, options: Namespace) -> Layer:
     return layer.as_published() if options.as_published else layer
 
 
-def form(models: list[Model]) -> str:
+def form(rows: Iterable[Row]) -> str:
     """Say what was scored: the stored product, or what was done to it."""
-    done = dict.fromkeys(what for model in models for row in model.rows for what in row.form)
+    done = dict.fromkeys(what for row in rows for what in row.form)
     return ", ".join(["W_qk", *done])

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from minattn.arrays import Array, Params
-from minattn.comparison import Task, chain_task, text_task
+from minattn.comparison import Task, chain_task, held_out_batches, text_task
 from minattn.config import TransformerConfig
 from minattn.data import load_text, optimal_loss
 from minattn.loop import Observer
 from minattn.model import Tape
-from minattn.objectives import Batch, MaskedToken, stack
+from minattn.objectives import MaskedToken, stack
 from minattn.observers import held_out_loss
 from minattn.optim import AdamW
 from minattn.params import W_qk, init_params
-from minattn.randomness import generator
 from minattn.scores import symmetry
 from minattn.training import fit
 
@@ -101,7 +100,8 @@ def train(setting: Setting) -> dict[str, Array]:
     first = REDRAWN if start.redrawn else 0
     numbers = range(first, first + setting.replicas)
     params = init_params(config, numbers, setting.seed, start.qk_init, dtype=setting.dtype)
-    tests = [_held_out(setting, task, objective, replica) for replica in range(setting.replicas)]
+    sizes = (setting.held_out_windows, setting.length)
+    tests = held_out_batches(task.held_out, objective, *sizes, setting.seed)
     optimum = np.full(setting.replicas, np.nan)
     if task.has_optimum:
         pairs = zip(task.chains, tests, strict=True)
@@ -136,12 +136,6 @@ def task_of(setting: Setting) -> Task:
         return text_task("text", setting.replicas, load_text(setting.text), setting.layers)
     sizes = (setting.replicas, setting.n_symbols)
     return chain_task("lag2", *sizes, 2, setting.layers, setting.seed)
-
-
-def _held_out(setting: Setting, task: Task, objective: MaskedToken, replica: int) -> Batch:
-    rng = generator(setting.seed, "held_out", replica)
-    tokens = task.held_out[replica].sample(setting.held_out_windows, setting.length, rng)
-    return objective(tokens, rng)
 
 
 def form_observer(config: TransformerConfig) -> Observer:

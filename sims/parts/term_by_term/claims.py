@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from parts.term_by_term.dissection import Dissection, norm, parts, step_gap, symmetry_gap
+from parts.term_by_term.dissection import Dissection, energy_shares, norm, step_gap, symmetry_gap
 
 from minattn.claims import Claim, at_most, judge
 
@@ -31,7 +31,7 @@ def judge_all(arms: list[Dissection]) -> Iterable[Claim]:
         rows.append((f"shares sum to 1 over the symbols as {words}", "|sum - 1|", 1e-12, sums))
     ends = [float(arm.running[0][-1]) for arm in arms]
     rows.append(("the running sum of the terms ends at Ghat", "distance / |Ghat|", 1e-12, ends))
-    energies = [abs(sum(parts(arm.total).values()) - 1) for arm in arms]
+    energies = [abs(sum(energy_shares(arm.total).values()) - 1) for arm in arms]
     rows.append(("energies of symmetric and skew part add up", "|sum - 1|", 1e-12, energies))
     slopes = [symmetry_gap(arm) for arm in arms]
     rows.append(("the terms' effects on symmetry add up", "residual", 1e-9, slopes))

@@ -16,7 +16,8 @@ from minattn.descent import cosine, product_change
 from minattn.optim import SGD
 from minattn.params import W_qk
 from minattn.scores import symmetry
-from minattn.update import COMPLEX_STEP, ImplicitUpdate
+from minattn.terms import ImplicitUpdate
+from minattn.update import COMPLEX_STEP
 
 
 class Terms(NamedTuple):
@@ -169,7 +170,7 @@ def norm(array: Array) -> float:
     return float(np.linalg.norm(array))
 
 
-def parts(M: Array) -> dict[str, float]:
+def energy_shares(M: Array) -> dict[str, float]:
     """Share of the energy of a matrix in its symmetric and in its skew part."""
     halves = {"symmetric": (M + M.T) / 2, "skew": (M - M.T) / 2}
     return {name: norm(half) ** 2 / norm(M) ** 2 for name, half in halves.items()}

@@ -1,10 +1,11 @@
-"""The printed tables and the figures of `term_by_term.py`."""
+"""The figures of `term_by_term.py`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from parts.term_by_term.dissection import Dissection, energy_shares
 
 from minattn import plots
 from minattn.blocks import PARTS
@@ -13,55 +14,8 @@ from minattn.experiment import ResultFolder
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from parts.term_by_term.dissection import Dissection
 
 FORMS = {"Ghat": "Ghat", "change": "Change of W_qk"}
-
-
-def largest_terms(arm: Dissection, top: int) -> list[str]:
-    """Return the lines of an arm's table: its largest terms and what each does to W_qk."""
-    before, now = arm.losses
-    loss = f"{before:.3f} untrained, {now:.3f} trained" if arm.trained else f"{now:.3f} untrained"
-    lines = [
-        f"{arm.title}: loss {loss}; {len(arm.terms.beta)} terms",
-        f"sequence: {' '.join(arm.tokens)}",
-        f"{'query':>9}{'key':>9}{'beta_ij':>12}{'K+ energy':>11}{'K- energy':>11}{'share':>9}"
-        f"{'score, own':>13}{'score, all':>13}{'symmetry':>12}",
-    ]
-    columns = [column.tolist()[:top] for column in arm.terms]
-    for i, j, beta, _, plus, minus, share, own, everything, slope in zip(*columns, strict=True):
-        query, key = (f"{place} ({arm.tokens[place]})" for place in (i, j))
-        lines.append(
-            f"{query:>9}{key:>9}{beta:>+12.2e}{plus:>11.1%}{minus:>11.1%}{share:>9.1%}"
-            f"{own:>+13.2e}{everything:>+13.2e}{slope:>+12.2e}"
-        )
-    return lines
-
-
-def side_by_side(facts: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table that compares the arms."""
-    rows: list[tuple[str, list[str]]] = [
-        ("terms", [str(arm["terms"]) for arm in facts]),
-        ("largest terms to within a tenth", [str(arm["terms_within_a_tenth"]) for arm in facts]),
-        ("cosine of ten terms with Ghat", [f"{arm['cosine_of_ten_terms']:.3f}" for arm in facts]),
-        ("cosine of an SGD step with Ghat", [f"{arm['cosine_of_sgd_step']:.3f}" for arm in facts]),
-    ]
-    for part in facts[0]["contributions"]:
-        text = f"contribution to Ghat: {part}"
-        rows.append((text, [f"{arm['contributions'][part]:.1%}" for arm in facts]))
-    for form in facts[0]["forms"]:
-        found = [arm["forms"][form] for arm in facts]
-        for name in found[0]["energy"]:
-            text = f"{form}: {name} energy"
-            rows.append((text, [f"{one['energy'][name]:.1%}" for one in found]))
-        if "block_share" in found[0]:
-            for part in PARTS:
-                pairs = [(one["block_share"][part], one["block_symmetry"][part]) for one in found]
-                text = f"{form}: {part} blocks, energy (symmetry)"
-                rows.append((text, [f"{share:.1%} ({value:+.2f})" for share, value in pairs]))
-    heads = [arm["title"].split(", ") for arm in facts]
-    lines = [f"{'':46}" + "".join(f"{head[k]:>16}" for head in heads) for k in (0, 1)]
-    return lines + [f"{text:46}" + "".join(f"{v:>16}" for v in values) for text, values in rows]
 
 
 def draw(arms: list[Dissection], folder: ResultFolder) -> None:
@@ -147,11 +101,8 @@ def parts(arms: list[Dissection], where: str) -> Figure:
     forms = [("Ghat", arm, arm.total) for arm in arms]
     forms += [("change", arm, arm.change) for arm in arms if arm.change is not None]
     labels = [f"{FORMS[form]}: {arm.title}" for form, arm, _ in forms]
-    halves: dict[str, list[float]] = {"symmetric": [], "skew": []}
-    for _, _, M in forms:
-        symmetric = float(np.linalg.norm(M + M.T) ** 2 / (4 * np.linalg.norm(M) ** 2))
-        halves["symmetric"].append(symmetric)
-        halves["skew"].append(1 - symmetric)
+    energies = [energy_shares(M) for _, _, M in forms]
+    halves = {name: [shares[name] for shares in energies] for name in energies[0]}
     split = bool(arms[0].blocks)
     made = plots.figure(12.0 if split else 7.0, 1.9 + 0.45 * len(forms))
     made.suptitle(f"Where the energy lies\n{where}")

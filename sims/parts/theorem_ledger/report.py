@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import textwrap
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from parts.theorem_ledger.figures import FIGURES
 
 from minattn.claims import Claim
+from minattn.tables import line_below, row_lines
 from minattn.theorems import Statement
 
 
@@ -72,21 +70,12 @@ def table(entries: list[Entry]) -> str:
     """Lay the entries out as plain text, long cells wrapped."""
     widths = (13, 30, 9, 19, 21)
     header = ("statement", "predicted", "measured", "interval", "verdict")
-    lines = [_line(header, widths), _line(["-" * width for width in widths], widths)]
+    lines = [*row_lines(header, widths), line_below(widths)]
     for entry in entries:
-        measured, interval = numbers(entry.claim, 3)
-        cells = (entry.name, entry.claim.predicted, measured, interval, entry.claim.verdict)
-        columns = [textwrap.wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
-        for number in range(max(map(len, columns))):
-            lines.append(
-                _line(["".join(column[number : number + 1]) for column in columns], widths)
-            )
+        claim = entry.claim
+        cells = (entry.name, claim.predicted, *numbers(claim, 3), claim.verdict)
+        lines += row_lines(cells, widths)
     return "\n".join(lines)
-
-
-def _line(cells: Iterable[str], widths: tuple[int, ...]) -> str:
-    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-    return "  ".join(padded).rstrip()
 
 
 def numbers(claim: Claim, digits: int) -> tuple[str, str]:
@@ -122,7 +111,7 @@ def section(entry: Entry, seed: int, figures: str) -> str:
     """Return one statement's section: what a reader who doubts the row needs."""
     claim = entry.claim
     measured, interval = numbers(claim, 6)
-    ingredients = list(inspect.signature(entry.statement.measure).parameters)[1:]
+    ingredients = entry.statement.ingredients
     rows = {
         "source": _plain(claim.source),
         "method": f"{claim.method}, {entry.draws} draws",

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minattn.arrays import Array, Params
+from minattn.arrays import Array, Params, ratio
+from minattn.comparison import held_out_batches
 from minattn.config import TransformerConfig
 from minattn.data import MarkovChain, optimal_loss
+from minattn.data.stationary import entropies
 from minattn.objectives import Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
 from minattn.optim import AdamW
@@ -77,10 +79,8 @@ def train(setting: Setting) -> dict[str, Array]:
         positions=setting.positions,
     )
     params = init_params(config, setting.replicas, setting.seed, dtype=setting.dtype)
-    tests = []
-    for replica, chain in enumerate(chains):
-        rng = generator(setting.seed, "held_out", replica)
-        tests.append(objective(chain.sample(setting.held_out_windows, setting.length, rng), rng))
+    sizes = (setting.held_out_windows, setting.length)
+    tests = held_out_batches(chains, objective, *sizes, setting.seed)
     optimum = [optimal_loss(chain, objective, t) for chain, t in zip(chains, tests, strict=True)]
     test = stack(tests)
     history = fit(
@@ -140,7 +140,7 @@ def knob_chain(permutations: Array, flux: float, entropy: float, lag: int = 1) -
     """
     count, V = permutations.shape
     forward = (1 + flux) / 2
-    weights = _weights_of(entropy - _entropy(np.array([forward, 1 - forward])), count)
+    weights = _weights_of(entropy - float(entropies(np.array([forward, 1 - forward]))), count)
     P = np.zeros((V, V))
     for weight, step in zip(weights, permutations, strict=True):
         P[np.arange(V), step] += weight * forward
@@ -156,11 +156,7 @@ def _weights_of(entropy: float, count: int) -> Array:
         drawn = np.exp(-t * np.arange(count))
         return drawn / drawn.sum()
 
-    return weights(brentq(lambda t: _entropy(weights(t)) - entropy, 0.0, 100.0))
-
-
-def _entropy(law: Array) -> float:
-    return float(-(law[law > 0] * np.log(law[law > 0])).sum())
+    return weights(brentq(lambda t: float(entropies(weights(t))) - entropy, 0.0, 100.0))
 
 
 def snapshot(
@@ -206,15 +202,12 @@ def exchangeability(update: ImplicitUpdate) -> tuple[Array, Array]:
         to_earlier = np.diagonal(beta, -offset, -2, -1)
         for power in POWERS:
             D = (to_later**power - to_earlier**power).sum(axis=-1)
-            energy = (D**2).sum(axis=1)
-            total = D.sum(axis=1) ** 2
-            known = np.divide(total, energy, out=np.full_like(energy, np.nan), where=energy > 0)
-            squares.append(known.mean(axis=-1))
-    energies = [(part**2).sum(axis=(1, 2, 3, 4)) for part in (np.triu(beta, 1), np.tril(beta, -1))]
-    total = energies[0] + energies[1]
-    share = np.full_like(total, np.nan)
-    np.divide(energies[0] - energies[1], total, out=share, where=total > 0)
-    return np.mean(squares, axis=0), share
+            z_squared = ratio(D.sum(axis=1) ** 2, (D**2).sum(axis=1), empty=np.nan)
+            squares.append(z_squared.mean(axis=-1))
+    later, earlier = (
+        (part**2).sum(axis=(1, 2, 3, 4)) for part in (np.triu(beta, 1), np.tril(beta, -1))
+    )
+    return np.mean(squares, axis=0), ratio(later - earlier, later + earlier, empty=np.nan)
 
 
 def share_removed(result: dict[str, Array]) -> Array:
