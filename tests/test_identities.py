@@ -300,8 +300,9 @@ def e8(at, sign=1.0):
     odd = sign * pairs.skew[..., None, None] * minus
     sizes = (at.sizes + transposed(at.sizes)) * norm(K)
     found = [off(even + odd, upper * terms, sizes)]
+    squares = np.maximum(sizes**2, np.finfo(sizes.dtype).tiny)  # below it, a square loses digits
     for energy, part in ((pairs.symmetric_energy, even), (pairs.skew_energy, odd)):
-        found.append(off(energy[..., None, None], norm(part)[..., None, None] ** 2, sizes**2))
+        found.append(off(energy[..., None, None], norm(part)[..., None, None] ** 2, squares))
     diagonal = np.einsum("rbhii,rbid,rbie->rhde", at.update.beta, at.update.x, at.update.x)
     whole = (even + odd).sum(axis=(1, 3, 4)) + diagonal
     return max(*found, off(whole, at.update.total, at.scale))
