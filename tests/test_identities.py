@@ -299,8 +299,9 @@ def e8(at, sign=1.0):
     even = pairs.symmetric[..., None, None] * plus
     odd = sign * pairs.skew[..., None, None] * minus
     sizes = (at.sizes + transposed(at.sizes)) * norm(K)
-    found = [off(even + odd, upper * terms, sizes)]
-    squares = np.maximum(sizes**2, np.finfo(sizes.dtype).tiny)  # below it, a square loses digits
+    least = np.finfo(sizes.dtype).tiny  # below it, numbers lose digits
+    found = [off(even + odd, upper * terms, np.maximum(sizes, least))]
+    squares = np.maximum(sizes**2, least)
     for energy, part in ((pairs.symmetric_energy, even), (pairs.skew_energy, odd)):
         found.append(off(energy[..., None, None], norm(part)[..., None, None] ** 2, squares))
     diagonal = np.einsum("rbhii,rbid,rbie->rhde", at.update.beta, at.update.x, at.update.x)
