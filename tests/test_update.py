@@ -465,3 +465,16 @@ def test_a_residual_is_relative_to_the_magnitudes_before_they_cancel(bias, monke
     found = ma.update._factor_residual(params, grads, update, abs(beta))
     weights = 5 / 26**0.5 if bias else 1  # the biases' own part, which no residual has
     np.testing.assert_allclose(found, weights / 4)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_what_coefficients_would_be_if_nothing_cancelled(attention):
+    config = dataclasses.replace(CONFIG, attention=attention)
+    case = build_case(config, replicas=2, batch_size=3, length=4)
+    _, _, tape = ma.loss_and_grad(*case)
+    found, part = ma.update._uncancelled(config, tape, 1), tape.layers[1].attention
+    for *place, i in np.ndindex(found.shape[:-1]):
+        A, G, v = (array[tuple(place)] for array in (part.A, part.output_gradient, part.v))
+        e = np.array([abs(G[i] @ v[j]) * tape.allowed[i, j] for j in range(4)])
+        expected = e if attention == "linear" else A[i] * (e + A[i] @ e)
+        np.testing.assert_allclose(found[(*place, i)], expected / config.h**0.5, atol=1e-15)
