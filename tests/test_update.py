@@ -478,3 +478,14 @@ def test_what_coefficients_would_be_if_nothing_cancelled(attention):
         e = np.array([abs(G[i] @ v[j]) * tape.allowed[i, j] for j in range(4)])
         expected = e if attention == "linear" else A[i] * (e + A[i] @ e)
         np.testing.assert_allclose(found[(*place, i)], expected / config.h**0.5, atol=1e-15)
+
+
+def test_a_proof_is_relative_to_the_magnitudes_before_they_cancel(monkeypatch):
+    monkeypatch.setattr(ma.update, "CANCELLATION", 1e3)
+    monkeypatch.setattr(ma.update, "_loss_derivative", lambda *_: np.zeros(2))
+    case = build_case(CONFIG, replicas=2, batch_size=3, length=4)
+    proof, (_, _, tape) = ma.prove_update(*case, layer=1), ma.loss_and_grad(*case)
+    x = tape.layers[1].attention.x.reshape(2, 3, 4, 6)
+    along = abs(np.einsum("rbid,rhde,rbje->rbhij", x, proof.direction, x))
+    terms = (ma.update._uncancelled(CONFIG, tape, 1) * along).sum(axis=(1, 2, 3, 4))
+    np.testing.assert_allclose(proof.residual, abs(proof.predicted) / (1e3 * terms))
