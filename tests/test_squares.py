@@ -91,12 +91,35 @@ def test_squares_of_factors_are_those_of_their_product(seed, d, k):
         assert np.all(size >= np.abs(square) * (1 - 1e-12))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_each_of_many_has_the_squares_and_sizes_that_it_has_alone(dtype):
+    W_q, W_k = np.random.default_rng(0).normal(size=(2, 3, 5, 2, 4))
+    together = squares.of_factors(*squares.grouped(W_q, W_k), dtype)
+    for i in range(3):
+        alone = squares.of_factors(*squares.grouped(W_q[i], W_k[i]), dtype)
+        for many, one in zip(together, alone, strict=True):
+            for square, expected in zip(many, one, strict=True):
+                np.testing.assert_allclose(square[i], expected, rtol=1e-6)
+
+
+def test_what_rounding_can_explain():
+    half, single, double = (np.finfo(f"f{size}").eps for size in (2, 4, 8))
+    for d in (1, 4, 100):
+        grown = 4 * d**0.5  # of a sum of d terms, with room for a factorisation
+        assert squares.rounding(d, np.ones(1)) == pytest.approx((grown + 1) * double)
+        assert squares.rounding(d, np.float32([1])) == pytest.approx((grown + 1) * single)
+        # A number is stored in half precision, but not computed in it.
+        found = squares.rounding(d, np.ones(1), np.float16([1]))
+        assert found == pytest.approx(grown * single + half)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("d", "k"), [(2048, 64), (300, 300)])
 def test_rounding_in_float32_is_a_few_units_of_the_sizes(kind, d, k):
     pair = squares.grouped(*factors(kind, 0, d, k))
     (single, _), (double, sizes) = (squares.of_factors(*pair, t) for t in (np.float32, np.float64))
     for square, exact, size in zip(single, double, sizes, strict=True):
+        assert square.dtype == np.float64
         errors = (square - exact) / (size * np.finfo(np.float32).eps)
         # What all rows, or all columns, have in common moves no score.
         assert (np.std(errors) if errors.ndim else np.abs(errors)) < 4
@@ -213,3 +236,26 @@ def test_queries_that_share_a_key_are_summed_without_a_copy_of_them():
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < W_q.nbytes
+
+
+def test_ways_of_rounding():
+    square, size = (np.arange(float(n), n + 8) for n in (1, 20))
+    found = squares.Squares(np.float64(-2), np.float64(3), square, square[::-1])
+    sizes = squares.Squares(np.float64(4), np.float64(5), size, size[::-1])
+    ways = list(squares.within_rounding(found, sizes, np.float32))
+    for one, other in zip(ways[::2], ways[1::2], strict=True):
+        for a, b, middle, size in zip(one, other, found, sizes, strict=True):
+            np.testing.assert_allclose(a + b, 2 * middle, rtol=1e-12)
+            np.testing.assert_allclose(abs(a - b), 8 * np.finfo(np.float32).eps * size, rtol=1e-6)
+        # tr(M M) grows where |M|^2 shrinks, so that their ratio moves.
+        assert (one.overlap < other.overlap) == (one.energy < other.energy)
+        assert len({*np.sign(one.rows - other.rows)}) == 2
+        assert len({*np.sign(one.columns - other.columns)}) == 2
+
+
+def test_squares_that_may_be_rounding_count_as_zero():
+    many = squares.Squares(*np.ones((2, 3)), *np.ones((2, 3, 4)))
+    limit = 1 / squares.rounding(4, np.ones(1))
+    sizes = many._replace(energy=np.array([0.99 * limit, 1.01 * limit, 0.0]))
+    for square in squares.significant(many, sizes):
+        assert square.reshape(3, -1).any(axis=1).tolist() == [True, False, True]
