@@ -150,22 +150,22 @@ def _balanced(queries: Array, keys: Array, dtype: DTypeLike) -> tuple[Array, Arr
     """
     # In float64, which keeps what is left where queries cancel. The weights keep it finite.
     weights = np.full(queries.shape[-2], 0.5 ** (queries.shape[-2] - 1).bit_length())
-    queries = np.einsum("...gh,g->...h", queries, weights, dtype=np.float64)
+    queries = np.einsum("...gh,g->...h", queries, weights)
     columns = (*queries.shape[:-2], -1)
     queries, query_exponents = _scaled(queries.reshape(columns), (-2,), dtype)
     keys, key_exponents = _scaled(keys.reshape(columns), (-2,), dtype)
     exponents = query_exponents + key_exponents
     exponents -= exponents.max(axis=-1, keepdims=True)
-    queries *= np.ldexp(1.0, exponents).astype(dtype)
+    queries *= np.ldexp(1.0, exponents)
     return queries, keys
 
 
 def _scaled(array: Array, axes: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, Array]:
     """Divide by the power of two below the largest magnitude over `axes`; return its exponent."""
     largest = np.maximum(array.max(axis=axes, keepdims=True), -array.min(axis=axes, keepdims=True))
-    exponent = np.frexp(largest.astype(np.float64))[1]
+    exponent = np.frexp(largest)[1]
     out = np.empty(array.shape, dtype)
-    np.divide(array, np.ldexp(1.0, exponent - 1), out=out, casting="same_kind")
+    np.divide(array, np.ldexp(1.0, exponent - 1), out=out)
     return out, np.where(largest > 0, exponent, _LOWEST_EXPONENT)
 
 

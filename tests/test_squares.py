@@ -93,7 +93,7 @@ def test_squares_of_factors_are_those_of_their_product(seed, d, k):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_each_of_many_has_the_squares_and_sizes_that_it_has_alone(dtype):
-    W_q, W_k = np.random.default_rng(0).normal(size=(2, 3, 5, 2, 4))
+    W_q, W_k = np.random.default_rng(0).normal(size=(2, 3, 1, 5, 2, 150))
     together = squares.of_factors(*squares.grouped(W_q, W_k), dtype)
     for i in range(3):
         alone = squares.of_factors(*squares.grouped(W_q[i], W_k[i]), dtype)
