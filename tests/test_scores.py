@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minattn import squares
 from minattn.scores import (
     Scores,
     directionality,
@@ -89,7 +90,7 @@ def naive_scores(M, gamma):
 
 
 @settings(deadline=None, max_examples=60)
-@given(seed=seeds, d=st.integers(2, 12), gamma=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+@given(seed=seeds, d=st.integers(2, 12), gamma=st.sampled_from([0.0, 0.5, 0.8, 2.0]))
 def test_scores_follow_the_definitions(seed, d, gamma):
     M = np.random.default_rng(seed).normal(size=(d, d))
     assert_scores_equal(scores(M, gamma), naive_scores(M, gamma), rtol=1e-9, atol=1e-12)
@@ -217,6 +218,7 @@ def test_equal_norms_up_to_rounding_are_no_direction(dtype):
     for M in (rotation, permutation, np.eye(256, dtype=dtype), constant):
         for gamma in (0.0, 2.0):
             assert scores(M, gamma)[1:] == (0, 0, 0)
+            assert not np.any(scores(M[None, None], gamma)[1:])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -234,6 +236,24 @@ def test_a_real_difference_just_above_rounding_is_seen():
     M32 = np.eye(16, dtype=np.float32)
     M32[3, 3] = 1 + 1e-6  # eight units in the last place: could be rounding
     assert scores(M32, gamma=0.0)[1:] == (0, 0, 0)
+
+
+def test_norms_are_spread_if_one_square_is_off_by_more_than_twice_what_rounding_explains():
+    M = np.random.default_rng(3).choice([-1.0, 1.0], size=(64, 64))
+    unit = squares.rounding(64, M)
+    for share, spread in ((1.6, False), (2.4, True), (-1.6, False), (-2.4, True)):
+        M[3] = np.sign(M[3]) * (1 + share * unit / 2)  # off by this share in the square
+        assert dispersion(M) == (-np.inf if spread else 0)
+        assert dispersion(M.T) == (np.inf if spread else 0)
+
+
+def test_rounding_leaves_symmetry_within_its_range():
+    A, B = np.random.default_rng(0).normal(size=(2, 1000, 6, 1, 3))
+    for sign in (1.0, -1.0):
+        W_q, W_k = np.concatenate([A, sign * B], axis=-1), np.concatenate([B, A], axis=-1)
+        found = scores_from_factors(W_q, W_k).symmetry
+        np.testing.assert_allclose(found, sign, rtol=1e-12)
+        assert (abs(found) <= 1).all()
 
 
 def test_dispersion_is_infinite_where_one_side_is_constant():
