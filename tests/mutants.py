@@ -46,6 +46,7 @@ ANSWERS = {
     "engines.kernels": ["engines/test_primitives"],
     "engines.numba_cpu": ["engines/test_primitives", "test_tasks"],
     "engines.reference": ["engines/test_primitives", "test_tasks"],
+    "arrays": ["test_arrays", "test_blocks", "test_descent"],
     "masks": ["test_masks"],
     "objectives": ["test_objectives"],
     "params": ["test_params"],
