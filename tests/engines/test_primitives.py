@@ -874,6 +874,13 @@ def test_other_layouts_need_no_further_compilation(primitive):
     assert kernel.signatures == before
 
 
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+def test_masks_are_read_in_one_layout():
+    for allowed in (HOLES, np.asfortranarray(HOLES)):
+        numba_cpu._plan(allowed)
+    assert {kinds[0].layout for kinds in numba_cpu._row_spans.signatures} == {"C"}
+
+
 def kernel_arguments():
     rng = np.random.default_rng(12)
     A, dA, S = (np.ascontiguousarray(a) for a in rng.random((3, 2, 4, 4)))
