@@ -485,6 +485,22 @@ def test_outputs_are_taken_from_a_workspace_and_scratch_is_given_back(engine):
     assert choose(engine).matmul(**arrays) is not product
 
 
+def test_calls_that_are_noted_can_be_repeated_on_other_numbers(engine):
+    calls = []
+    own, rng = choose(engine).using(Workspace(), calls), np.random.default_rng(19)
+    rows, chosen, total = rng.normal(size=(2, 4, 3)), rng.random((4, 1)) < 0.5, np.full((2, 3), 9.0)
+    own.assign(total, 1)
+    own.add(total, rows[:, 0])
+    sums, part = own.row_sums(rows), own.only_where(chosen, rows)
+    for _ in range(2):
+        np.testing.assert_array_equal(total, 1 + rows[:, 0])
+        np.testing.assert_allclose(sums, [sum(row) for row in rows], rtol=1e-14)
+        np.testing.assert_array_equal(part, rows * chosen)
+        rows += 1
+        for call in calls:
+            call()
+
+
 with_out = pytest.mark.parametrize(
     "primitive",
     [
