@@ -501,6 +501,22 @@ def test_calls_that_are_noted_can_be_repeated_on_other_numbers(engine):
             call()
 
 
+@pytest.mark.parametrize("name", sorted(PURE.keys() - {"pair_products"}))  # whose call here copies
+def test_an_engine_that_replays_notes_all_that_it_computes(name, engine):
+    if choose(engine).replays:
+        calls, arrays = [], PURE[name].arrays(20, (3, 5, 4))
+        found = PURE[name].results(choose(engine).using(Workspace(), calls), arrays)
+        for array, other in zip(
+            arrays.values(), PURE[name].arrays(21, (3, 5, 4)).values(), strict=True
+        ):
+            if array.dtype == np.float64:
+                array[...] = other
+        for call in calls:
+            call()
+        for value, wanted in zip(found, PURE[name].results(choose(engine), arrays), strict=True):
+            close(value, wanted)
+
+
 with_out = pytest.mark.parametrize(
     "primitive",
     [
