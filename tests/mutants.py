@@ -12,6 +12,8 @@ notices is shown, and fails the run, unless `survivors.md` says why none can.
 from __future__ import annotations
 
 import argparse
+import functools
+import inspect
 import os
 import random
 import re
@@ -19,8 +21,11 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["CI"] = "true"  # Hypothesis then draws the same examples every time
@@ -28,7 +33,7 @@ os.environ["PYTEST_ADDOPTS"] = ""
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pytest
-from mutations import Mutation, install, mutations
+from mutations import Mutation, mutations
 from tqdm import tqdm
 
 import minattn as ma
@@ -169,6 +174,49 @@ class Hunt:
         made = {c.key for name in ANSWERS for c in mutations(name, file_of(name).read_bytes())}
         seen = {c.key for c in self.noticed} - {c.key for c in self.survived}
         return [key for key in self.argued if key not in made or key in seen]
+
+
+def install(module: ModuleType, text: bytes) -> None:
+    """Let a module be as if it had been imported from this text, for all who hold parts of it."""
+    assert module.__file__ is not None
+    names: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__}
+    exec(compile(text, module.__file__, "exec"), names)
+    for name, new in names.items():
+        old = vars(module).get(name)
+        if isinstance(new, type) and new.__module__ == module.__name__:
+            for part, value in vars(new).items():
+                if part in vars(old) and not _renewed(vars(old)[part], value, module.__file__):
+                    setattr(old, part, value)
+        elif not _renewed(old, new, module.__file__):
+            for holder in list(sys.modules.values()):
+                if vars(holder).get(name) is old:
+                    setattr(holder, name, new)
+
+
+def _renewed(old: Any, new: Any, file: str) -> bool:
+    """Give a function its new code and defaults; return whether nothing is left to replace."""
+    if isinstance(new, int | float | str | tuple | list | dict | set):
+        return bool(repr(old) == repr(new))
+    for one, other in zip(_functions(old), _functions(new), strict=True):
+        if other.__code__.co_filename == file:
+            one.__code__ = other.__code__
+        if repr(one.__defaults__) != repr(other.__defaults__):
+            one.__defaults__ = other.__defaults__
+        if repr(one.__kwdefaults__) != repr(other.__kwdefaults__):
+            one.__kwdefaults__ = other.__kwdefaults__
+    return True
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, functools.cached_property):
+        value = value.func
+    elif isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    value = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
+    if isinstance(value, FunctionType):
+        yield value
 
 
 def load_kernels() -> None:

@@ -1,14 +1,9 @@
-"""Small mistakes that someone could make in a module: finding them in its text, and making them."""
+"""Small mistakes that someone could make in a module, found in its text."""
 
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
 from typing import Any
 
 OPERATORS = {
@@ -294,49 +289,3 @@ def _checks(node: ast.AST) -> bool:
     """Whether it is a call that checks an argument or fails."""
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     return called.startswith("checks.") or called in ("fail", "super().__post_init__")
-
-
-# Making a change in a module that others have imported
-
-
-def install(module: ModuleType, text: bytes) -> None:
-    """Let a module be as if it had been imported from this text, for all who hold parts of it."""
-    assert module.__file__ is not None
-    names: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__}
-    exec(compile(text, module.__file__, "exec"), names)
-    for name, new in names.items():
-        old = vars(module).get(name)
-        if isinstance(new, type) and new.__module__ == module.__name__:
-            for part, value in vars(new).items():
-                if part in vars(old) and not _renewed(vars(old)[part], value, module.__file__):
-                    setattr(old, part, value)
-        elif not _renewed(old, new, module.__file__):
-            for holder in list(sys.modules.values()):
-                if vars(holder).get(name) is old:
-                    setattr(holder, name, new)
-
-
-def _renewed(old: Any, new: Any, file: str) -> bool:
-    """Give a function its new code and defaults; return whether nothing is left to replace."""
-    if isinstance(new, int | float | str | tuple | list | dict | set):
-        return bool(repr(old) == repr(new))
-    for one, other in zip(_functions(old), _functions(new), strict=True):
-        if other.__code__.co_filename == file:
-            one.__code__ = other.__code__
-        if repr(one.__defaults__) != repr(other.__defaults__):
-            one.__defaults__ = other.__defaults__
-        if repr(one.__kwdefaults__) != repr(other.__kwdefaults__):
-            one.__kwdefaults__ = other.__kwdefaults__
-    return True
-
-
-def _functions(value: Any) -> Iterator[FunctionType]:
-    if isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, functools.cached_property):
-        value = value.func
-    elif isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    value = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
-    if isinstance(value, FunctionType):
-        yield value

@@ -1,9 +1,29 @@
 """What any module may do to arrays."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 
-from minattn.arrays import ratio
+from minattn.arrays import mapped, ratio
+
+
+@dataclass
+class Pair:
+    one: Any
+    other: Any
+
+
+def test_arrays_are_changed_wherever_they_are_held():
+    tree = {"list": [np.zeros(2), (np.zeros(1), "text")], "pair": Pair(np.zeros(2), None)}
+    found = mapped(lambda array: array + 1, tree)
+    assert found.keys() == tree.keys()
+    assert found["list"][0].tolist() == found["pair"].one.tolist() == [1, 1]
+    assert found["list"][1] == (np.ones(1), "text")
+    assert found["pair"].other is None
+    assert mapped(lambda array: array + 1, Pair) is Pair
+    assert not tree["list"][0].any()
 
 
 def test_a_ratio_is_empty_where_there_is_nothing_to_divide_by():
