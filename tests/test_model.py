@@ -381,3 +381,11 @@ def test_parameters_in_the_other_byte_order():
     swapped = {name: value.astype(">f8") for name, value in PARAMS.items()}
     with pytest.raises(ValueError, match=r"^params\['token_embedding'\]: got >f8"):
         ma.forward(CONFIG, swapped, TOKENS, engine="numba")
+
+
+def test_gradients_of_a_loss_of_ones_own_that_are_not_finite_are_an_error():
+    config, params, batch = build_case(CONFIG, replicas=2, length=2)
+    logits, tape = ma.forward(config, params, batch.inputs, tape=True)
+    logits[1] = np.nan
+    with pytest.raises(FloatingPointError, match=r"^backward: .* the gradient of .*, replica 1$"):
+        ma.backward(config, params, tape, logits)

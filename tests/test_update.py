@@ -489,3 +489,10 @@ def test_a_proof_is_relative_to_the_magnitudes_before_they_cancel(monkeypatch):
     along = abs(np.einsum("rbid,rhde,rbje->rbhij", x, proof.direction, x))
     terms = (ma.update._uncancelled(CONFIG, tape, 1) * along).sum(axis=(1, 2, 3, 4))
     np.testing.assert_allclose(proof.residual, abs(proof.predicted) / (1e3 * terms))
+
+
+@pytest.mark.parametrize("far", [-1e9, 1e9])
+def test_a_proof_is_relative_to_the_larger_side(far, monkeypatch):
+    monkeypatch.setattr(ma.update, "_loss_derivative", lambda *_: np.full(2, far))
+    proof = ma.prove_update(*build_case(CONFIG, replicas=2, batch_size=3, length=4))
+    np.testing.assert_allclose(proof.residual, 1, rtol=1e-6)
