@@ -21,7 +21,7 @@ class BlockTape:
     """The tapes of a layer's parts; None for those it does not have."""
 
     attention: AttentionTape
-    norm_attention: NormTape | None = None
+    norm_attention: NormTape | None
     feed_forward: FeedForwardTape | None = None
     norm_feed_forward: NormTape | None = None
 

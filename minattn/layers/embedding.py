@@ -28,6 +28,6 @@ def backward(engine: Reference, p: Params, tokens: Array, dx: Array) -> Params:
         engine.assign(dP[:, :N], engine.row_sums(dx.reshape(replicas, B, N, d)))
         grads["position_embedding"] = dP
     grads["token_embedding"] = engine.embedding_gradient(
-        tokens.reshape(replicas, -1), dx, rows
+        tokens.reshape(replicas, B * N), dx, rows
     )  # 1
     return grads

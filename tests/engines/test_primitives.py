@@ -840,7 +840,7 @@ def test_the_exponential_is_within_its_bound(of):
     for x in draws.tolist():
         exact = math.exp(x)
         assert abs(of(x) - exact) <= 1.5 * math.ulp(exact), x
-    assert of(-math.inf) == of(-709.0) == pytest.approx(math.exp(-708))
+    assert of(-math.inf) == of(-709.0) == pytest.approx(math.exp(-708), abs=0)
     assert math.isnan(of(math.nan))
 
 

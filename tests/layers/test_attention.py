@@ -288,3 +288,12 @@ def test_what_is_joined_is_written_over_when_it_is_joined_again():
 def test_weights_take_the_place_of_scores(engine, kind):
     S, v = np.zeros((1, 1, 2, 3, 3)), np.ones((1, 1, 2, 3, 4))
     assert attention.attend(choose(engine), S, v, np.tri(3, dtype=bool), kind)[1] is S
+
+
+def test_parameters_are_joined_by_the_module_of_their_arrays():
+    class Module:
+        def concatenate(self, parts, axis, out):
+            return "joined", len(parts), axis, out
+
+    p = attention.joined(random_params(np.random.default_rng(0), R=1, H=1, h=2, d=2), Module())
+    assert p["W_qkv"] == p["b_qkv"] == ("joined", 3, -1, None)

@@ -67,3 +67,23 @@ def test_inputs_are_not_written(engine, norm, feed_forward):
     second = block.backward(choose(engine), config, p, tape, dy, allowed)
     assert np.array_equal(first[0], second[0])
     assert all(np.array_equal(first[1][name], second[1][name]) for name in first[1])
+
+
+def test_an_offset_moves_W_qk(engine):
+    config = TransformerConfig(vocab_size=2, width=4, layers=1, heads=2, max_length=3)
+    p, rng = below(build_params(config), "layers.0."), np.random.default_rng(0)
+    x, change = rng.standard_normal((1, 6, 4)), rng.standard_normal(p["W_q"].shape)
+    offset = np.einsum("rdhi,rehi->rhde", change, p["W_k"])
+    allowed = naive.pairs("causal", 3)
+    y, _ = block.forward(choose(engine), config, attention.joined(p), x, allowed, offset)
+    moved = attention.joined(p | {"W_q": p["W_q"] + change})
+    expected, _ = block.forward(choose(engine), config, moved, x, allowed)
+    np.testing.assert_allclose(y, expected, rtol=1e-10)
+
+
+def test_a_tape_has_none_of_what_a_layer_has_not(engine):
+    config = TransformerConfig(vocab_size=2, width=4, layers=1, heads=2, max_length=3, norm="none")
+    p = attention.joined(below(build_params(config), "layers.0."))
+    x, allowed = np.ones((1, 6, 4)), naive.pairs("causal", 3)
+    _, tape = block.forward(choose(engine), config, p, x, allowed)
+    assert tape.norm_attention is tape.feed_forward is tape.norm_feed_forward is None

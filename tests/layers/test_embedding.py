@@ -59,3 +59,10 @@ def test_each_replica_reads_its_own_table(engine, replica):
     p["token_embedding"][replica] += 1
     changed = (embedding.forward(choose(engine), p, tokens) != before).all(axis=(1, 2))
     assert changed.tolist() == [replica == 0, replica == 1]
+
+
+def test_gradients_are_of_the_precision_of_dx(engine):
+    p, tokens, dx = random_case(0, R=1, B=2, N=3, d=4, positions=True)
+    p = {name: table.astype(np.float32) for name, table in p.items()}
+    grads = embedding.backward(choose(engine), p, tokens, dx.astype(np.float32))
+    assert {gradient.dtype for gradient in grads.values()} == {np.dtype(np.float32)}
