@@ -40,6 +40,8 @@ from tqdm import tqdm
 import minattn as ma
 from minattn.engines import numba_cpu
 
+# Where what engines do besides arithmetic is asked for.
+PLUMBING = ["engines/test_choice", "layers/test_embedding", "layers/test_block", "test_tasks"]
 # Each module, and the tests that answer for it, the quickest first.
 ANSWERS = {
     "layers.attention": ["layers/test_attention", "test_update"],
@@ -50,9 +52,8 @@ ANSWERS = {
     "layers.loss": ["layers/test_loss"],
     "layers.norm": ["layers/test_norm"],
     "engines.kernels": ["engines/test_primitives"],
-    "engines.numba_cpu": ["engines/test_primitives"],
-    "engines.reference": ["engines/test_primitives"],
-    "arrays": ["test_arrays", "test_blocks", "test_descent"],
+    "engines.numba_cpu": ["engines/test_primitives", *PLUMBING],
+    "engines.reference": ["engines/test_primitives", *PLUMBING],
     "masks": ["test_masks"],
     "objectives": ["test_objectives"],
     "params": ["test_params"],

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minattn as ma
-from minattn import tasks
-from minattn.division import shards
+from minattn import division, tasks
 from minattn.engines import Buffers, choose
 from minattn.step import pose, take
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
@@ -93,10 +92,13 @@ def test_a_step_in_used_memory_is_bit_equal_to_one_in_new(engine, case, seed, wa
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_so_it_is_with_many_blocks_whoever_runs_them(engine, threads):
+def test_so_it_is_with_many_blocks_whoever_runs_them(engine, threads, monkeypatch):
     ma.set_threads(threads)
-    case = build_case(CONFIG, replicas=7, batch_size=260, length=64)
-    chunks, shares = shards(7, 260, 64, CONFIG.width, threads)
+    monkeypatch.setattr(division, "TOKENS_PER_BLOCK", 20)
+    monkeypatch.setattr(division, "ENTRIES_PER_BLOCK", 160)
+    monkeypatch.setattr(division, "ENTRIES_PER_TASK", 80)
+    case = build_case(CONFIG, replicas=7, batch_size=26, length=6)
+    chunks, shares = division.shards(7, 26, 6, CONFIG.width, threads)
     assert len(chunks) > 1
     assert sum(map(len, shares)) > len(shares)
     agrees_when_repeated(case, engine, 3, watch=attended)

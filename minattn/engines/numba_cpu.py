@@ -70,10 +70,9 @@ class NumbaCPU(Reference):
         """Hold BLAS at one thread: its idle threads would spin on the cores that shards need."""
         return single_threaded_blas()
 
-    def pair_products(self, a: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
+    def pair_products(self, a: Array, b: Array, allowed: Array) -> Array:
         """Products by bands of queries, each with the keys that some of them see."""
-        if out is None:
-            out = self.empty((*a.shape[:-1], b.shape[-2]), a.dtype)
+        out = self.empty((*a.shape[:-1], b.shape[-2]), a.dtype)
         b = b.swapaxes(-2, -1)
         for queries, keys in _plan(allowed).by_query:
             self.matmul(a[..., queries, :], b[..., keys], out[..., queries, keys])

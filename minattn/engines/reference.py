@@ -106,12 +106,12 @@ class Reference:
         self.call(np.matmul, a, b, out=out)
         return out
 
-    def pair_products(self, a: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
+    def pair_products(self, a: Array, b: Array, allowed: Array) -> Array:
         """Return a_i . b_j (..., N, N) on the allowed pairs; the others may hold anything.
 
         Rows a and b (..., N, h).
         """
-        return self.matmul(a, b.swapaxes(-2, -1), out)
+        return self.matmul(a, b.swapaxes(-2, -1))
 
     def key_sums(self, W: Array, b: Array, allowed: Array, out: Array | None = None) -> Array:
         """Return sum_j W_ij b_j (..., N, h), for weights W (..., N, N) that are zero elsewhere."""
@@ -177,7 +177,7 @@ class Reference:
         gradient = exponentials / total
         index = targets[..., None]
         np.put_along_axis(gradient, index, np.take_along_axis(gradient, index, -1) - 1, axis=-1)
-        return losses.sum(axis=-1), written(weights[..., None] * gradient, out)
+        return losses.sum(axis=1), written(weights[..., None] * gradient, out)
 
     def embedding(self, table: Array, tokens: Array) -> Array:
         """Return the rows of table (R, rows, d) that tokens (R, T) name: (R, T, d)."""
@@ -185,7 +185,7 @@ class Reference:
         replicas, rows, d = table.shape
         places = self.empty(tokens.shape, tokens.dtype)  # in all tables, one after another
         self.call(np.add, tokens, rows * np.arange(replicas)[:, None], out=places)
-        self.call(np.take, table.reshape(-1, d), places, axis=0, out=out, mode="clip")
+        self.call(np.take, table.reshape(replicas * rows, d), places, axis=0, out=out, mode="clip")
         return out
 
     def embedding_gradient(self, tokens: Array, dx: Array, rows: int) -> Array:

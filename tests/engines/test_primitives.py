@@ -297,8 +297,8 @@ PURE = {
     "matmul": Primitive(factors, lambda e, **a: e.matmul(**a), slow_matmul),
     "pair_products": Primitive(
         pairs,
-        lambda e, a, b, allowed, out=None: e.xp.where(
-            e.xp.asarray(allowed), e.pair_products(a, b, allowed, out=out), 0
+        lambda e, a, b, allowed: e.xp.where(
+            e.xp.asarray(allowed), e.pair_products(a, b, allowed), 0
         ),
         lambda a, b, allowed: (np.where(allowed, *slow_matmul(a, b.swapaxes(-2, -1)), 0),),
     ),
@@ -835,12 +835,11 @@ def test_the_largest_of_a_row_wherever_it_stands(size):
 def test_the_exponential_is_within_its_bound(of):
     rng = np.random.default_rng(15)
     draws = np.concatenate(
-        [rng.uniform(-708, 709, 2000), -(10.0 ** rng.uniform(-17, 2, 2000)), [0]]
+        [rng.uniform(-708, 709, 2000), -(10.0 ** rng.uniform(-17, 2, 2000)), [0, -709, -math.inf]]
     )
     for x in draws.tolist():
-        exact = math.exp(x)
+        exact = math.exp(max(x, -708.0))
         assert abs(of(x) - exact) <= 1.5 * math.ulp(exact), x
-    assert of(-math.inf) == of(-709.0) == pytest.approx(math.exp(-708), abs=0)
     assert math.isnan(of(math.nan))
 
 
