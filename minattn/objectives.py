@@ -54,7 +54,7 @@ class Batch:
         allowed_pairs(self.mask, inputs.shape[-1])
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "targets", targets)
-        object.__setattr__(self, "weights", weights.astype(np.float64, copy=False))
+        object.__setattr__(self, "weights", np.asarray(weights, dtype=np.float64))
 
     def sequences(self, chosen: slice) -> Batch:
         """Return the batch of some of the B sequences.

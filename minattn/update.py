@@ -11,7 +11,7 @@ products: so that comparing the two can fail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,13 +56,10 @@ def implicit_update(
     A, G, v, x = taped(config, tape, layer)
     assert tape.grads is not None
     beta = coefficients(A, G, v, tape.allowed, config.attention)
-    nothing = np.zeros(len(beta), beta.dtype)
-    update = ImplicitUpdate(x, beta, tape.inputs, tape.allowed, nothing, layer)
-    residual = _factor_residual(params, tape.grads, update, _uncancelled(config, tape, layer))
-    judged = replace(update, residual=residual)
-    # The residual has cost the two products of the total: keep what they gave.
-    vars(judged).update(total=update.total, key_sums=update.key_sums)
-    return judged
+    residual = np.empty(len(beta), beta.dtype)
+    update = ImplicitUpdate(x, beta, tape.inputs, tape.allowed, residual, layer)
+    residual[:] = _factor_residual(params, tape.grads, update, _uncancelled(config, tape, layer))
+    return update
 
 
 def coefficients(A: Array, G: Array, v: Array, allowed: Array, attention: str) -> Array:
@@ -141,7 +138,7 @@ def _factor_residual(
     """Relative residual (R,) of -dW_q = Ghat W_k and -dW_k = Ghat^T W_q, bias terms added."""
     prefix, total = f"layers.{update.layer}.", update.total
     W_q, W_k = factors(params, update.layer)
-    down_q, down_k = total @ W_k, total.swapaxes(-2, -1) @ W_q
+    down_q, down_k = total @ W_k, total.mT @ W_q
     multiplied, squares = [W_q, W_k], (update.x**2).sum(axis=-1)
     if prefix + "b_q" in params:
         b_q, b_k = params[prefix + "b_q"], params[prefix + "b_k"]

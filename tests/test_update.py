@@ -415,6 +415,17 @@ def test_nothing_to_learn_gives_no_update_and_no_residual():
             assert np.array_equal(residual, [0, 0])
 
 
+@pytest.mark.parametrize("mask", ["causal", "bidirectional"])
+def test_an_update_is_of_the_precision_of_its_model(mask):
+    case = build_case(CONFIG, replicas=2, length=4, mask=mask)
+    case = case._replace(params={n: p.astype(np.float32) for n, p in case.params.items()})
+    update = updates_of(case)[0][0]
+    found = [update.beta, update.residual, update.total, update.query_sums, update.agreement()[0]]
+    terms = update.query_terms()
+    found += [terms.x, terms.spread, terms.weighted, terms.energy, *update.pair_terms()]
+    assert {array.dtype for array in found} == {np.dtype(np.float32)}
+
+
 def test_bad_arguments():
     config, params, batch = build_case(CONFIG, length=4)
     _, _, tape = ma.loss_and_grad(config, params, batch)

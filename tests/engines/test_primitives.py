@@ -578,6 +578,14 @@ def test_numba_refuses_an_out_of_another_shape_or_dtype(out):
         result_of("masked_softmax", choose("numba"), arrays, out)
 
 
+@pytest.mark.parametrize("name", ["value", "mean", "square"])
+def test_numba_names_what_an_update_cannot_write(name):
+    arrays = IN_PLACE["adamw_update"].arrays(7, (3, 5, 4))
+    arrays[name] = read_only(arrays[name])
+    with pytest.raises(ValueError, match=f"^{name}: got a strided or read-only array"):
+        IN_PLACE["adamw_update"].call(choose("numba"), **arrays)
+
+
 # Worked values
 
 
