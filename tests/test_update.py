@@ -141,6 +141,28 @@ def test_residual_is_of_the_gradients(config):
             assert 1e-4 < off[1] < 1e-2
 
 
+@pytest.mark.parametrize(("times", "residual"), [(0, 1), (4, 0.75)])
+def test_a_residual_is_relative_to_the_larger_side(times, residual):
+    case = build_case(CONFIG, length=5)
+    _, tape = updates_of(case)
+    for gradient in tape.grads.values():
+        gradient *= times
+    found = ma.implicit_update(CONFIG, case.params, tape).residual
+    np.testing.assert_allclose(found, [residual], rtol=1e-9)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_the_magnitudes_of_coefficients_before_they_cancel(attention):
+    config = dataclasses.replace(CONFIG, attention=attention)
+    _, tape = updates_of(build_case(config, replicas=2, batch_size=2, length=4))
+    found, part = ma.update._uncancelled(config, tape, 0), tape.layers[0].attention
+    for *lead, i, j in np.ndindex(found.shape):
+        e = abs(part.v[tuple(lead)] @ part.output_gradient[(*lead, i)]) * tape.allowed[i]
+        A = part.A[(*lead, i)]
+        expected = A[j] * (e[j] + A @ e) if attention == "softmax" else e[j]
+        np.testing.assert_allclose(found[(*lead, i, j)], expected / 3**0.5, rtol=1e-12)
+
+
 @given(case=cases(attention="softmax"))
 def test_softmax_rows_sum_to_zero(engine, case):
     """E6; and no update from a query with one key or none."""
