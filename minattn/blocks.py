@@ -69,7 +69,7 @@ class Blocks:
         "cross" takes both off-diagonal blocks as one square matrix with zeros elsewhere: 1 if E M
         P^T is the transpose of P M E^T. The whole is the mean of the three, weighted by `share`.
         """
-        across = 2 * (self.token_position * self.position_token.swapaxes(-2, -1)).sum(axis=(-2, -1))
+        across = 2 * (self.token_position * self.position_token.mT).sum(axis=(-2, -1))
         found = {
             "token": np.asarray(symmetry(self.token_token)),
             "position": np.asarray(symmetry(self.position_position)),
@@ -175,7 +175,7 @@ def grouped_coefficients(config: TransformerConfig, update: ImplicitUpdate) -> B
 
 
 def _blocks(E: Array, P: Array, M: Array) -> Blocks:
-    E_T, P_T = E.swapaxes(-2, -1), P.swapaxes(-2, -1)
+    E_T, P_T = E.mT, P.mT
     tokens, positions = E @ M, P @ M
     return Blocks(tokens @ E_T, tokens @ P_T, positions @ E_T, positions @ P_T)
 

@@ -192,4 +192,4 @@ def _biased_factors(params: Params, layer: int) -> tuple[Array, Array]:
 
 
 def _T(M: Array) -> Array:
-    return M.swapaxes(-2, -1)
+    return M.mT

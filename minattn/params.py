@@ -155,7 +155,7 @@ def W_qk(params: Params, layer: int = 0, per_head: bool = False) -> Array:
     """
     checks.flag("per_head", per_head)
     W_q, W_k = factors(params, layer)
-    heads = W_q @ W_k.swapaxes(-2, -1)
+    heads = W_q @ W_k.mT
     return heads if per_head else heads.sum(axis=1)
 
 
@@ -177,7 +177,7 @@ def factors(params: Params, layer: int) -> tuple[Array, Array]:
 def _gram(W: Array) -> Array:
     """W^T W of each head: (R, d, H, h) -> (R, H, h, h)."""
     heads = W.swapaxes(1, 2)
-    return heads.swapaxes(-2, -1) @ heads
+    return heads.mT @ heads
 
 
 def check_params(

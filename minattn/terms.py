@@ -92,12 +92,12 @@ class ImplicitUpdate:
     @property
     def symmetric(self) -> Array:
         """Symmetric part of the total, (R, H, d, d)."""
-        return (self.total + self.total.swapaxes(-2, -1)) / 2
+        return (self.total + self.total.mT) / 2
 
     @property
     def skew(self) -> Array:
         """Skew-symmetric part of the total, (R, H, d, d)."""
-        return (self.total - self.total.swapaxes(-2, -1)) / 2
+        return (self.total - self.total.mT) / 2
 
     @cached_property
     def key_sums(self) -> Array:
@@ -110,7 +110,7 @@ class ImplicitUpdate:
 
         The duality of Prop. 2.2: it is `key_sums` of the transpose of beta.
         """
-        return weighted_rows(self.x, self.beta.swapaxes(-2, -1))
+        return weighted_rows(self.x, self.beta.mT)
 
     def as_context(self, symbol: int) -> Array:
         """Sum of the terms whose key is `symbol`: (R, H, d, d). Prop. 2.2.
@@ -120,7 +120,7 @@ class ImplicitUpdate:
         ValueError
             If `symbol` is negative.
         """
-        return outer_sum(self._only(symbol), self.query_sums).swapaxes(-2, -1)
+        return outer_sum(self._only(symbol), self.query_sums).mT
 
     def as_query(self, symbol: int) -> Array:
         """Sum of the terms whose query is `symbol`: (R, H, d, d). Prop. 2.2.
@@ -159,10 +159,10 @@ class ImplicitUpdate:
 
         |K+|^2 = (|x_i|^2 |x_j|^2 + (x_i . x_j)^2) / 2, and |K-|^2 the same with a minus.
         """
-        gram = (self.x @ self.x.swapaxes(-2, -1))[:, :, None]
+        gram = (self.x @ self.x.mT)[:, :, None]
         squares = np.diagonal(gram, axis1=-2, axis2=-1)
         product, overlap = squares[..., :, None] * squares[..., None, :], gram * gram
-        transposed = self.beta.swapaxes(-2, -1)
+        transposed = self.beta.mT
         parts = (self.beta + transposed, self.beta - transposed)
         symmetric, skew = (np.triu(part, k=1) for part in parts)
         # Parallel rows: what rounding leaves of the difference may be negative.
@@ -205,7 +205,7 @@ class ImplicitUpdate:
                 weighted[r, :, symbol] = other.sum(axis=1)
                 term = own.T @ other  # (H, d, d)
                 energy[r, :, symbol] = (term * term).sum(axis=(-2, -1))
-                found[:, r, :, symbol] = scores(term.swapaxes(-2, -1) if transposed else term)
+                found[:, r, :, symbol] = scores(term.mT if transposed else term)
         return SymbolTerms(occurrences, mean, spread, weighted, energy, Scores(*found))
 
 
@@ -225,7 +225,7 @@ def weighted_rows(x: Array, beta: Array) -> Array:
 def outer_sum(x: Array, rows: Array) -> Array:
     """Return sum_i x_i^T rows_i over all positions: x (R, B, N, d), rows (R, H, B, N, d)."""
     R, B, N, d = x.shape
-    return x.reshape(R, 1, B * N, d).swapaxes(-2, -1) @ rows.reshape(R, -1, B * N, d)
+    return x.reshape(R, 1, B * N, d).mT @ rows.reshape(R, -1, B * N, d)
 
 
 def agreement_sums(beta: Array, allowed: Array) -> tuple[Array, Array, Array]:

@@ -71,7 +71,7 @@ def coefficients(A: Array, G: Array, v: Array, allowed: Array, attention: str) -
     G = G * -(v.shape[-1] ** -0.5)
     if attention == "linear":
         return loss_per_weight(G, v, allowed)
-    beta = np.asarray(G @ v.swapaxes(-2, -1))  # e first; zero A hide what the mask hides
+    beta = np.asarray(G @ v.mT)  # e first; zero A hide what the mask hides
     beta -= np.einsum("...ij,...ij->...i", A, beta)[..., None]
     beta *= A
     return beta
@@ -79,7 +79,7 @@ def coefficients(A: Array, G: Array, v: Array, allowed: Array, attention: str) -
 
 def loss_per_weight(G: Array, v: Array, allowed: Array) -> Array:
     """Return e_ij = G_i . v_j = dL/dA_ij (..., N, N) on the allowed pairs, zero elsewhere."""
-    e = np.asarray(G @ v.swapaxes(-2, -1))
+    e = np.asarray(G @ v.mT)
     np.copyto(e, 0, where=~allowed)
     return e
 
@@ -227,7 +227,7 @@ def prove_update(
     measured = -_loss_derivative(config, params, batch, layer, direction)
     _, _, _, x = taped(config, tape, layer)
     rows = x[:, :, None]
-    along = abs(rows @ direction[:, None] @ rows.swapaxes(-2, -1))  # |x_i D x_j^T|
+    along = abs(rows @ direction[:, None] @ rows.mT)  # |x_i D x_j^T|
     terms = (_uncancelled(config, tape, layer) * along).sum(axis=(1, 2, 3, 4))
     error = abs(predicted - measured)
     residual = _relative(error, abs(predicted), abs(measured), CANCELLATION * terms)
