@@ -10,7 +10,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 from minattn.engines import get_threads, set_threads
 
@@ -20,10 +20,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no failure
     max_examples=20,
     derandomize=os.environ.get("CI", "").lower() == "true",
-)
-# For `mutants.py`, which asks only whether a test fails, and not for the smallest example.
-settings.register_profile(
-    "mutants", settings.get_profile("minattn"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("minattn")
 

@@ -318,7 +318,7 @@ def main() -> None:
     seed = random.randrange(10**6) if options.seed is None else options.seed
     hunt = Hunt(modules, options.minutes, seed)
     files = dict.fromkeys(f"{TESTS}/{file}.py" for name in modules for file in ANSWERS[name])
-    plain = ["-s", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
+    plain = ["-s", "-p", "no:randomly", "-p", "no:cacheprovider"]
     code = pytest.main([f"--rootdir={TESTS.parent}", *plain, *files], plugins=[hunt])
     if options.minutes is not None:
         print(f"in the order of --seed {seed}")

@@ -480,7 +480,7 @@ def test_scores_of_random_matrices():
 )
 def test_what_is_no_matrix_is_named(M, text):
     for score in (symmetry, directionality, dispersion, scores):
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises(ValueError, match="^M: got .*" + text):
             score(M)
 
 
@@ -523,9 +523,9 @@ def test_factors_that_do_not_fit(query_shape, key_shape):
 
 def test_a_bad_factor_is_named():
     good = np.ones((4, 2))
-    with pytest.raises(ValueError, match="W_q: got NaN"):
+    with pytest.raises(ValueError, match="^W_q: got NaN"):
         scores_from_factors(good * np.nan, good)
-    with pytest.raises(ValueError, match="W_k: got an array of complex128"):
+    with pytest.raises(ValueError, match="^W_k: got an array of complex128"):
         scores_from_factors(good, good * 1j)
-    with pytest.raises(ValueError, match="W_k: got the empty shape"):
+    with pytest.raises(ValueError, match="^W_k: got the empty shape"):
         scores_from_factors(good, np.ones((4, 0)))

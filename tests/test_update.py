@@ -446,6 +446,10 @@ def test_an_update_is_of_the_precision_of_its_model(mask):
     terms = update.query_terms()
     found += [terms.x, terms.spread, terms.weighted, terms.energy, *update.pair_terms()]
     assert {array.dtype for array in found} == {np.dtype(np.float32)}
+    assert terms.occurrences.dtype.kind == "i"
+    x, beta = update.x, update.beta
+    for finer in ((x.astype(np.float64), beta), (x, beta.astype(np.float64))):
+        assert ma.update.weighted_outer_sum(*finer).dtype == np.float64
 
 
 def test_bad_arguments():
