@@ -217,8 +217,8 @@ def test_equal_norms_up_to_rounding_are_no_direction(dtype):
     constant = np.full((256, 256), 0.3, dtype=dtype)
     for M in (rotation, permutation, np.eye(256, dtype=dtype), constant):
         for gamma in (0.0, 2.0):
-            assert scores(M, gamma)[1:] == (0, 0, 0)
-            assert not np.any(scores(M[None, None], gamma)[1:])
+            for matrices in (M, M[None, None]):
+                assert not np.any(scores(matrices, gamma)[1:])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -464,7 +464,7 @@ def test_scores_of_random_matrices():
 @pytest.mark.parametrize(
     ("M", "text"),
     [
-        (np.ones((2, 3)), r"M: got the shape \(2, 3\), needs square"),
+        (np.ones((2, 3)), r"the shape \(2, 3\), needs square"),
         (np.ones(4), r"shape \(4,\)"),
         (np.float64(1.0), r"shape \(\)"),
         (np.ones((0, 0)), "empty"),
@@ -523,9 +523,9 @@ def test_factors_that_do_not_fit(query_shape, key_shape):
 
 def test_a_bad_factor_is_named():
     good = np.ones((4, 2))
-    with pytest.raises(ValueError, match="^W_q: got NaN"):
+    with pytest.raises(ValueError, match=r"^W_q: got NaN"):
         scores_from_factors(good * np.nan, good)
-    with pytest.raises(ValueError, match="^W_k: got an array of complex128"):
+    with pytest.raises(ValueError, match=r"^W_k: got an array of complex128"):
         scores_from_factors(good, good * 1j)
-    with pytest.raises(ValueError, match="^W_k: got the empty shape"):
+    with pytest.raises(ValueError, match=r"^W_k: got the empty shape"):
         scores_from_factors(good, np.ones((4, 0)))
