@@ -458,6 +458,16 @@ def test_scores_of_random_matrices():
         assert np.mean(score) == pytest.approx(0.0, abs=error * sd)
 
 
+def test_large_factors_are_scored_one_pair_after_another():
+    rng = np.random.default_rng(0)
+    W_q, W_k = rng.normal(size=(2, 2, 1, 512, 1, 512)).astype(np.float32)
+    found = scores_from_factors(W_q, W_k)
+    for place in np.ndindex(2, 1):
+        alone = scores_from_factors(W_q[place], W_k[place])
+        assert [score[place] for score in found] == list(alone)
+    assert found.symmetry.shape == (2, 1)
+
+
 # Errors
 
 
