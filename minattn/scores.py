@@ -132,7 +132,8 @@ def scores(M: Any, gamma: float = 2.0) -> Scores:
     array = _reals("M", M)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         checks.fail("M", f"the shape {array.shape}", "square matrices (..., d, d)")
-    return _scores(squares.of_matrix(array), gamma, squares.rounding(array.shape[-1], array))
+    found = squares.of_matrix(array)
+    return _scores(found, gamma, squares.rounding(found.rows.shape[-1], array))
 
 
 def scores_from_factors(W_q: Any, W_k: Any, per_head: bool = False, gamma: float = 2.0) -> Scores:

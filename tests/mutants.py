@@ -189,11 +189,13 @@ class Hunt:
         test.hypothesis.inner_test = tried
 
     def pytest_sessionfinish(self) -> None:
-        """Show the score of each module."""
+        """Show how many mistakes were tried, and the score of each module."""
         noticed = Counter(change.module for change in self.noticed)
         argued = Counter(c.module for c in self.survived if self.argues(c))
         survived = Counter(c.module for c in self.missed())
-        print(f"\n{'module':24} mistakes noticed  argued survived")
+        tried = len(self.noticed) + len(self.survived)
+        print(f"\n{tried} of {len(self.changes)} mistakes tried")
+        print(f"{'module':24} mistakes noticed  argued survived")
         for name in [*self.texts, "all"]:
             counts = [c.total() if name == "all" else c[name] for c in (noticed, argued, survived)]
             total = sum(counts)
@@ -282,9 +284,10 @@ def file_of(module: str) -> Path:
 
 
 def answering(module: str, items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests that answer for a module, in their order."""
+    """Return the tests that answer for a module, those that take longest last."""
     files = [TESTS / f"{name}.py" for name in ANSWERS[module]]
-    return [item for file in files for item in items if item.path == file]
+    found = [item for file in files for item in items if item.path == file]
+    return sorted(found, key=lambda item: hasattr(item.obj, "hypothesis"))
 
 
 def arguments() -> dict[tuple[str, str, str], str]:

@@ -468,6 +468,12 @@ def test_large_factors_are_scored_one_pair_after_another():
     assert found.symmetry.shape == (2, 1)
 
 
+def test_matrices_of_one_stack_may_differ_in_magnitude():
+    M = np.random.default_rng(0).normal(size=(6, 6))
+    alone, found = scores(M), scores(np.stack([1e-200 * M, M, 1e200 * M]))
+    np.testing.assert_allclose(found, np.repeat(np.reshape(alone, (4, 1)), 3, axis=1), rtol=1e-12)
+
+
 # Errors
 
 

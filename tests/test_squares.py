@@ -238,24 +238,13 @@ def test_queries_that_share_a_key_are_summed_without_a_copy_of_them():
         assert peak < W_q.nbytes
 
 
-def test_ways_of_rounding():
-    square, size = (np.arange(float(n), n + 8) for n in (1, 20))
-    found = squares.Squares(np.float64(-2), np.float64(3), square, square[::-1])
-    sizes = squares.Squares(np.float64(4), np.float64(5), size, size[::-1])
-    ways = list(squares.within_rounding(found, sizes, np.float32))
-    for one, other in zip(ways[::2], ways[1::2], strict=True):
-        for a, b, middle, size in zip(one, other, found, sizes, strict=True):
-            np.testing.assert_allclose(a + b, 2 * middle, rtol=1e-12)
-            np.testing.assert_allclose(abs(a - b), 8 * np.finfo(np.float32).eps * size, rtol=1e-6)
-        # tr(M M) grows where |M|^2 shrinks, so that their ratio moves.
-        assert (one.overlap < other.overlap) == (one.energy < other.energy)
-        assert len({*np.sign(one.rows - other.rows)}) == 2
-        assert len({*np.sign(one.columns - other.columns)}) == 2
-
-
-def test_squares_that_may_be_rounding_count_as_zero():
-    many = squares.Squares(*np.ones((2, 3)), *np.ones((2, 3, 4)))
-    limit = 1 / squares.rounding(4, np.ones(1))
-    sizes = many._replace(energy=np.array([0.99 * limit, 1.01 * limit, 0.0]))
-    for square in squares.significant(many, sizes):
-        assert square.reshape(3, -1).any(axis=1).tolist() == [True, False, True]
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_stack_of_factors_has_the_squares_and_sizes_of_each(dtype):
+    rng = np.random.default_rng(0)
+    queries, keys = rng.normal(size=(2, 3, 5, 2, 1, 4))
+    stacked = squares.of_factors(queries, keys, dtype)
+    for i in range(3):
+        alone = squares.of_factors(queries[i], keys[i], dtype)
+        for found, expected in zip(sum(stacked, ()), sum(alone, ()), strict=True):
+            assert found.dtype == np.float64
+            np.testing.assert_allclose(found[i], expected, rtol=1e-6)
