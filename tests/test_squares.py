@@ -248,3 +248,13 @@ def test_a_stack_of_factors_has_the_squares_and_sizes_of_each(dtype):
         for found, expected in zip(sum(stacked, ()), sum(alone, ()), strict=True):
             assert found.dtype == np.float64
             np.testing.assert_allclose(found[i], expected, rtol=1e-6)
+
+
+def test_what_rounding_may_do_moves_the_ratio_of_a_score_both_ways_and_each_time_the_same():
+    found, sizes = squares.of_factors(*np.ones((2, 3, 1, 1, 2)), np.float32)
+    tried, again = (list(squares.within_rounding(found, sizes, np.float32)) for _ in range(2))
+    for one, other in zip(tried, again, strict=True):
+        np.testing.assert_equal(one, other)
+    moved = [one.overlap / one.energy / (found.overlap / found.energy) - 1 for one in tried]
+    assert min(moved) < -6 * np.finfo(np.float32).eps
+    assert max(moved) > 6 * np.finfo(np.float32).eps
