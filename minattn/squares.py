@@ -148,7 +148,7 @@ def _balanced(queries: Array, keys: Array, dtype: DTypeLike) -> tuple[Array, Arr
     the product's exponent goes to the query side: a large W_q beside a small W_k, in any column,
     neither overflows nor underflows. Powers of two make all of it exact.
     """
-    # In float64, which keeps what is left where queries cancel. The weights keep it finite.
+    # In float64, as weights are, which keeps what is left where queries cancel, and keep it finite.
     weights = np.full(queries.shape[-2], 0.5 ** (queries.shape[-2] - 1).bit_length())
     queries = np.einsum("...gh,g->...h", queries, weights)
     columns = (*queries.shape[:-2], -1)

@@ -258,3 +258,9 @@ def test_what_rounding_may_do_moves_the_ratio_of_a_score_both_ways_and_each_time
     moved = [one.overlap / one.energy / (found.overlap / found.energy) - 1 for one in tried]
     assert min(moved) < -6 * np.finfo(np.float32).eps
     assert max(moved) > 6 * np.finfo(np.float32).eps
+
+
+def test_factors_are_multiplied_in_the_precision_asked_for():
+    for dtype in (np.float32, np.float64):
+        balanced = squares._balanced(*np.ones((2, 3, 1, 1, 2)), dtype)
+        assert [factor.dtype for factor in balanced] == [dtype, dtype]
