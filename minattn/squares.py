@@ -148,7 +148,7 @@ def _balanced(queries: Array, keys: Array, dtype: DTypeLike) -> tuple[Array, Arr
     the product's exponent goes to the query side: a large W_q beside a small W_k, in any column,
     neither overflows nor underflows. Powers of two make all of it exact.
     """
-    # In float64, as weights are, which keeps what is left where queries cancel, and keep it finite.
+    # In float64, which keeps what is left where queries cancel. Such weights keep it finite.
     weights = np.full(queries.shape[-2], 0.5 ** (queries.shape[-2] - 1).bit_length())
     queries = np.einsum("...gh,g->...h", queries, weights)
     columns = (*queries.shape[:-2], -1)
@@ -174,7 +174,8 @@ def _squared_norms(factor: Array, gram: Array) -> tuple[Array, Array]:
     # One half of a symmetric matrix, twice, takes little more than half of the products.
     half = np.triu(gram) + np.triu(gram, 1)
     norms, sizes = np.zeros((2, *factor.shape[:-1]))
-    for start in range(0, gram.shape[-1], _BLOCK):
+    *_, k = factor.shape
+    for start in range(0, k, _BLOCK):
         stop = start + _BLOCK
         terms = factor[..., :stop] @ half[..., :stop, start:stop]
         terms *= factor[..., start:stop]
