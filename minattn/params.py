@@ -94,9 +94,8 @@ def init_params(
         for number in numbers
     ]
     params = {name: np.stack([replica[name] for replica in drawn]) for name in drawn[0]}
-    if qk_init != "random":
-        for layer in range(config.layers):
-            _relate_query_to_key(params, f"layers.{layer}.", qk_init, qk_scale)
+    for layer in range(config.layers):
+        _relate_query_to_key(params, f"layers.{layer}.", qk_init, qk_scale)
     return {name: value.astype(kind) for name, value in params.items()}
 
 
