@@ -92,9 +92,9 @@ def product_change(params: Params, update: ImplicitUpdate, eta: float) -> Produc
     """
     eta = checks.real("eta", eta, minimum=0.0)
     W_q, W_k, G = _augmented(params, update)
-    G_W_k, G_T_W_q = G @ W_k, _T(G) @ W_q  # what eta moves W_q and W_k by
-    first = eta * (G_W_k @ _T(W_k) + W_q @ _T(G_T_W_q))
-    second = eta**2 * (G_W_k @ _T(G_T_W_q))
+    G_W_k, G_T_W_q = G @ W_k, G.mT @ W_q  # what eta moves W_q and W_k by
+    first = eta * (G_W_k @ W_k.mT + W_q @ G_T_W_q.mT)
+    second = eta**2 * (G_W_k @ G_T_W_q.mT)
     d = update.x.shape[-1]
     return ProductChange(first[..., :d, :d], second[..., :d, :d], G[..., :d, :d])
 
@@ -115,7 +115,7 @@ def conserved(params: Params, layer: int = 0) -> Array:
         If `params` has no such layer.
     """
     W_q, W_k = _biased_factors(params, layer)
-    difference: Array = _T(W_q) @ W_q - _T(W_k) @ W_k
+    difference: Array = W_q.mT @ W_q - W_k.mT @ W_k
     return difference
 
 
@@ -131,8 +131,8 @@ def conserved_change(params: Params, update: ImplicitUpdate, eta: float) -> Arra
     """
     eta = checks.real("eta", eta, minimum=0.0)
     W_q, W_k, G = _augmented(params, update)
-    down_q, down_k = G @ W_k, _T(G) @ W_q
-    change: Array = eta**2 * (_T(down_q) @ down_q - _T(down_k) @ down_k)
+    down_q, down_k = G @ W_k, G.mT @ W_q
+    change: Array = eta**2 * (down_q.mT @ down_q - down_k.mT @ down_k)
     return change
 
 
@@ -189,7 +189,3 @@ def _biased_factors(params: Params, layer: int) -> tuple[Array, Array]:
         b_q, b_k = (params[f"layers.{layer}.{name}"][:, :, None] for name in ("b_q", "b_k"))
         W_q, W_k = np.concatenate([W_q, b_q], axis=2), np.concatenate([W_k, b_k], axis=2)
     return W_q, W_k
-
-
-def _T(M: Array) -> Array:
-    return M.mT

@@ -204,3 +204,15 @@ def test_bad_arguments():
     smaller = dataclasses.replace(CONFIG, vocab_size=1)
     with pytest.raises(ValueError, match=r"^update: got width 6 and the token"):
         grouped_coefficients(smaller, update_of(case))
+
+
+def test_float32_is_kept():
+    case = build_case(CONFIG, length=4)
+    case = case._replace(params={n: p.astype(np.float32) for n, p in case.params.items()})
+    update = update_of(case)
+    for blocks in (
+        form_blocks(CONFIG, case.params),
+        update_blocks(CONFIG, case.params, update),
+        grouped_coefficients(CONFIG, update),
+    ):
+        assert {getattr(blocks, name).dtype for name in BLOCKS} == {np.dtype(np.float32)}

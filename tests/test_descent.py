@@ -148,3 +148,13 @@ def test_a_cosine_does_not_depend_on_the_size_of_the_matrices_beside_it():
     for kind, size in ((np.float32, 1e30), (np.float64, 1e200)):
         sizes = np.array([1 / size, size], kind)[:, None, None]
         np.testing.assert_allclose(cosine(sizes * M, M[None] * np.ones_like(sizes)), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_float32_is_kept(bias):
+    config = dataclasses.replace(CONFIG, bias=bias)
+    single = {name: p.astype(np.float32) for name, p in ma.init_params(config, 2).items()}
+    params, _, update = step_of(config, **single)
+    change = product_change(params, update, 0.5)
+    found = [change.total, change.update, conserved(params), conserved_change(params, update, 0.5)]
+    assert {array.dtype for array in found} == {np.dtype(np.float32)}
