@@ -8,6 +8,7 @@ import pytest
 
 import minattn as ma
 import minattn.observers
+from minattn.engines import Reference
 from minattn.testing.strategies import build_batch, build_case
 
 CONFIG = ma.TransformerConfig(vocab_size=5, width=8, layers=3, heads=2, max_length=6)
@@ -180,3 +181,34 @@ def test_sums_over_blocks_are_those_of_the_whole_batch(engine, mask):
             np.testing.assert_allclose(
                 value, history.metrics["whole_" + name], rtol=1e-6, atol=1e-9
             )
+
+
+def test_an_observer_of_sums_is_told_the_step():
+    class Steps(minattn.observers.Summing):
+        def of_block(self, tape):
+            return {"final": tape.final.sum(axis=1)}
+
+        def record(self, step, params, sums):
+            return {"step": step, "final": sums["final"]}
+
+    case = build_case(CONFIG, length=4)
+    _, grads, tape = ma.loss_and_grad(*case)
+    found = Steps()(7, case.params, grads, tape)
+    assert found["step"] == 7
+    np.testing.assert_array_equal(found["final"], tape.final.sum(axis=1))
+
+
+def test_the_held_out_loss_is_computed_by_the_engine_asked_for():
+    ran = []
+
+    class Noted(Reference):
+        def cross_entropy(self, *arguments, **options):
+            ran.append(1)
+            return super().cross_entropy(*arguments, **options)
+
+    case = build_case(CONFIG, length=4)
+    _, grads, tape = ma.loss_and_grad(*case)
+    observer = ma.held_out_loss(CONFIG, case.batch, engine=Noted())
+    found = observer(0, case.params, grads, tape)
+    assert ran
+    assert found.keys() == {"held_out_loss"}
