@@ -792,6 +792,12 @@ def test_bands_leave_out_what_a_mask_hides(allowed, bands):
     assert found == bands
 
 
+def test_kernels_get_a_mask_in_their_own_layout():
+    plan = numba_cpu._plan(np.asfortranarray(HOLES))
+    assert plan.allowed.flags.carray
+    np.testing.assert_array_equal(plan.allowed, HOLES)
+
+
 def test_a_mask_is_planned_anew_when_it_has_changed():
     allowed = np.tri(3, dtype=bool)
     assert numba_cpu._plan(allowed).stops.tolist() == [1, 2, 3]
