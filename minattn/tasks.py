@@ -77,7 +77,7 @@ class Task:
     def run(self, problem: Problem, buffers: Buffers, taped: bool, watch: Watch | None) -> Part:
         """Run the blocks."""
         losses, tapes, sums = [], [], []
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # see check_finite
+        with np.errstate(all="ignore"):  # see check_finite
             for number, batch in enumerate(self.blocks):
                 place, complete = (self.number, number), watch is not None
                 with buffers.workspace(place if taped else None, complete) as workspace:

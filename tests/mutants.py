@@ -91,9 +91,11 @@ class Hunt:
             random.Random(seed).shuffle(self.changes)
         self.noticed: list[Mutation] = []
         self.survived: list[Mutation] = []
-        self.sound: set[str] = set()  # tests that pass where there is no mistake
-        self.answer = -1  # where a forked process names the test that has failed
+        self.kills = Counter[str]()  # by test; those in it pass where there is no mistake
+        self.seconds = Counter[str]()  # what a test took when it last ran, if it did
+        self.answer = -1  # where a forked process tells how tests went
         self.running: pytest.Item
+        self.since = 0.0  # in seconds of that process
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         queues = {name: answering(name, session.items) for name in self.texts}
@@ -121,12 +123,16 @@ class Hunt:
             item = next((item for item in queue if item.nodeid == failed), None)
             if item is None:  # the process has crashed, or the module cannot be imported
                 return True
-            queue.remove(item)
-            if failed in self.sound or not self.run([item], change.module, text):
-                self.sound.add(failed)
-                queue.insert(0, item)  # it may notice the next mistake as well
+            if failed in self.kills or not self.run([item], change.module, text):
+                self.kills[failed] += 1
+                queue.sort(key=self.price)
                 return True
+            queue.remove(item)
         return False
+
+    def price(self, item: pytest.Item) -> float:
+        """Return what a test takes for each mistake that it has noticed."""
+        return self.seconds[item.nodeid] / (1 + self.kills[item.nodeid])
 
     def run(self, items: list[pytest.Item], module: str, text: str) -> str:
         """Run tests in a forked process, with this text of a module; return what failed, or ""."""
@@ -138,8 +144,12 @@ class Hunt:
             finally:
                 os._exit(1)
         os.close(self.answer)
-        with os.fdopen(reading, "rb") as answer:
-            failed = answer.read().decode()
+        failed = ""
+        with os.fdopen(reading) as answer:
+            for line in answer:
+                result, seconds, name = line.rstrip("\n").split(" ", 2)
+                self.seconds[name] = float(seconds)
+                failed = name if result == "failed" else ""
         status = os.waitpid(child, 0)[1]
         return failed or ("a crash" if status else "")
 
@@ -155,10 +165,11 @@ class Hunt:
         for item, following in zip(items, [*items[1:], None], strict=True):
             if self.late():
                 break
-            seconds = int(time.process_time()) + CPU_SECONDS
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-            self.running = item
+            self.running, self.since = item, time.process_time()
+            limit = int(self.since) + CPU_SECONDS
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            self.tell("passed")
         os._exit(0)
 
     @pytest.hookimpl(tryfirst=True)
@@ -168,8 +179,12 @@ class Hunt:
 
     def fail(self) -> NoReturn:
         """End this forked process without a report, for which nobody asks."""
-        os.write(self.answer, self.running.nodeid.encode())
+        self.tell("failed")
         os._exit(1)
+
+    def tell(self, result: str) -> None:
+        seconds = time.process_time() - self.since
+        os.write(self.answer, f"{result} {seconds} {self.running.nodeid}\n".encode())
 
     def fail_at_once(self, test: Any) -> None:
         """Have Hypothesis not look again at an example that failed."""

@@ -383,9 +383,13 @@ def test_parameters_in_the_other_byte_order():
         ma.forward(CONFIG, swapped, TOKENS, engine="numba")
 
 
-def test_gradients_of_a_loss_of_ones_own_that_are_not_finite_are_an_error():
-    config, params, batch = build_case(CONFIG, replicas=2, length=2)
-    logits, tape = ma.forward(config, params, batch.inputs, tape=True)
-    logits[1] = np.nan
-    with pytest.raises(FloatingPointError, match=r"^backward: .* the gradient of .*, replica 1$"):
-        ma.backward(config, params, tape, logits)
+@pytest.mark.parametrize("norm", ["none", "pre"])
+def test_what_overflows_is_an_error_of_its_own_and_no_warning(engine, norm):
+    config = ma.TransformerConfig(vocab_size=3, width=4, layers=1, heads=2, max_length=3, norm=norm)
+    params = {name: 1e200 * value for name, value in ma.init_params(config).items()}
+    with pytest.raises(FloatingPointError, match=r"^forward: non-finite value in the logits"):
+        ma.forward(config, params, np.array([[0, 1, 2]]), engine=engine)
+    params = ma.init_params(config)
+    _, tape = ma.forward(config, params, np.array([[0, 1, 2]]), engine=engine, tape=True)
+    with pytest.raises(FloatingPointError, match=r"^backward: non-finite value in the gradient"):
+        ma.backward(config, params, tape, np.full((1, 1, 3, 3), 1e308))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minattn as ma
-from minattn.division import ENTRIES_PER_BLOCK, ENTRIES_PER_TASK, TOKENS_PER_BLOCK, shards
+from minattn import division
+from minattn.division import ENTRIES_PER_BLOCK, TOKENS_PER_BLOCK, shards
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
 
 CONFIG = ma.TransformerConfig(
@@ -128,12 +129,20 @@ def test_shards_cover_everything_once_and_cuts_of_the_batch_do_not_depend_on_rep
     assert len(shards(replicas, batch, length, width, 1)[1]) == 1
 
 
+@pytest.fixture
+def in_small_parts(monkeypatch):
+    """Steps are divided where 64 times fewer tokens would be."""
+    for name in ("ENTRIES_PER_TASK", "ENTRIES_PER_BLOCK", "TOKENS_PER_BLOCK"):
+        monkeypatch.setattr(division, name, getattr(division, name) // 64)
+
+
+@pytest.mark.usefixtures("in_small_parts")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("replicas", [2, 6])
 def test_a_replica_of_a_sharded_step_is_bit_equal_to_it_alone(threads, replicas):
     ma.set_threads(threads)
-    batch_size, length = 48, 256
-    assert batch_size * length * CONFIG.width >= 3 * ENTRIES_PER_TASK
+    batch_size, length = 48, 4
+    assert batch_size * length * CONFIG.width >= 3 * division.ENTRIES_PER_TASK
     chunks, shares = shards(replicas, batch_size, length, CONFIG.width, threads)
     assert len(shares) == threads
     assert replicas < 6 or threads > 2 or len(chunks) > 1
@@ -154,10 +163,11 @@ def test_a_replica_of_a_sharded_step_is_bit_equal_to_it_alone(threads, replicas)
                 assert np.array_equal(array[0], arrays_of(tape)[path][r]), path
 
 
+@pytest.mark.usefixtures("in_small_parts")
 def test_shards_join_to_the_tape_and_gradients_of_one():
     ma.set_threads(3)
-    config, params, batch = build_case(CONFIG, replicas=5, batch_size=103, length=256)
-    chunks, shares = shards(5, 103, 256, CONFIG.width, 3)
+    config, params, batch = build_case(CONFIG, replicas=5, batch_size=103, length=4)
+    chunks, shares = shards(5, 103, 4, CONFIG.width, 3)
     assert min(len(chunks), len(shares), len(shares[-1])) > 1
     loss, grads, tape = ma.loss_and_grad(config, params, batch, "numba")
     expected = ma.loss_and_grad(config, params, batch, "numpy")
