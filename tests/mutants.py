@@ -3,7 +3,7 @@
     python -m pip install -e '.[test,mutation]'
     python tests/mutants.py                            every mistake that mutmut knows
     python tests/mutants.py terms layers.attention     those in some modules
-    python tests/mutants.py --minutes 1                as many as that takes, drawn at random
+    python tests/mutants.py --minutes 1                a sample, as many as that takes
 
 One process imports and collects everything. For each mistake it forks another, which makes it in
 the living module, runs the tests of that module until one fails, and ends. mutmut's own runner,
@@ -69,6 +69,8 @@ ANSWERS = {
     "observers": ["test_observers"],
     "optim": ["test_optim", "engines/test_primitives"],
 }
+# Modules of which not all survivors have been argued or killed yet: a sample leaves them out.
+UNFINISHED = {"model", "step", "tasks"}
 TESTS = Path(__file__).resolve().parent
 ARGUED = TESTS / "survivors.md"
 # Of one test. No clock on the wall: the machine may be busy, or stand still for a while.
@@ -330,7 +332,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="stop then; the order is drawn at random")
     parser.add_argument("--seed", type=int, help="of that order (default: a new one)")
     options = parser.parse_args()
-    modules = options.modules or list(ANSWERS)
+    left_out = set() if options.minutes is None else UNFINISHED
+    modules = options.modules or [name for name in ANSWERS if name not in left_out]
     if unknown := set(modules) - set(ANSWERS):
         parser.error(f"no tests answer for {', '.join(sorted(unknown))}")
     seed = random.randrange(10**6) if options.seed is None else options.seed

@@ -393,3 +393,11 @@ def test_what_overflows_is_an_error_of_its_own_and_no_warning(engine, norm):
     _, tape = ma.forward(config, params, np.array([[0, 1, 2]]), engine=engine, tape=True)
     with pytest.raises(FloatingPointError, match=r"^backward: non-finite value in the gradient"):
         ma.backward(config, params, tape, np.full((1, 1, 3, 3), 1e308))
+
+
+def test_gradients_are_of_the_precision_of_params(engine):
+    config = ma.TransformerConfig(vocab_size=3, width=4, layers=1, heads=2, max_length=3)
+    params = ma.init_params(config, dtype="float32")
+    _, tape = ma.forward(config, params, np.array([[0, 1, 2]]), engine=engine, tape=True)
+    grads = ma.backward(config, params, tape, np.ones((1, 1, 3, 3)))
+    assert {gradient.dtype for gradient in grads.values()} == {np.dtype(np.float32)}
