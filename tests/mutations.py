@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
 try:
