@@ -12,6 +12,7 @@ import minattn as ma
 import minattn.update
 from minattn.engines import Reference
 from minattn.engines.numba_cpu import NumbaCPU
+from minattn.terms import weighted_outer_sum
 from minattn.testing.strategies import build_case, cases
 
 CONFIG = ma.TransformerConfig(
@@ -449,7 +450,7 @@ def test_an_update_is_of_the_precision_of_its_model(mask):
     assert terms.occurrences.dtype.kind == "i"
     x, beta = update.x, update.beta
     for finer in ((x.astype(np.float64), beta), (x, beta.astype(np.float64))):
-        assert ma.update.weighted_outer_sum(*finer).dtype == np.float64
+        assert weighted_outer_sum(*finer).dtype == np.float64
 
 
 def test_bad_arguments():
