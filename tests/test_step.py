@@ -100,10 +100,14 @@ def test_float32_agrees_with_float64(engine, case):
     other, other_grads, tape = ma.loss_and_grad(config, single, batch, engine)
     assert {other.dtype, *(g.dtype for g in other_grads.values())} == {np.dtype(np.float32)}
     assert {layer.attention.A.dtype for layer in tape.layers} == {np.dtype(np.float32)}
-    assert relative(other, loss) < 1e-4
+    # A norm that divides by a small deviation stretches what rounding has left before it.
+    norms = [n for x in tape.layers for n in (x.norm_attention, x.norm_feed_forward) if n]
+    norms += [tape.norm_final] if tape.norm_final else []
+    tolerance = 1e-4 * max([1, *(norm.inverse.max() for norm in norms)])
+    assert relative(other, loss) < tolerance
     largest = max(abs(gradient).max() for gradient in grads.values())
     for name in params:
-        assert abs(other_grads[name] - grads[name]).max() <= 1e-4 * largest, name
+        assert abs(other_grads[name] - grads[name]).max() <= tolerance * largest, name
 
 
 @given(
