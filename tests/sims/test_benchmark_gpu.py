@@ -74,6 +74,7 @@ checks.train("numpy")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+@pytest.mark.skipif(not (ROOT / "minattn").is_dir(), reason="needs minattn beside sims")
 def test_it_starts_where_minattn_is_not_installed(tmp_path):
     code = f"""
 import runpy
