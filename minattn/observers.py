@@ -58,7 +58,7 @@ class Account(Summing):
 
     def _of_layer(self, tape: Tape, layer: int) -> Params:
         *_, x = taped(self.config, tape, layer)
-        minus_beta = tape.layers[layer].attention.score_gradient  # `implicit_update` proves it
+        minus_beta = tape.layers[layer].attention.score_gradient  # `implicit_update` has its own
         assert minus_beta is not None
         product, energy, entries = agreement_sums(minus_beta, tape.allowed)
         total = -weighted_outer_sum(x, minus_beta)

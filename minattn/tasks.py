@@ -83,12 +83,12 @@ class Task:
                 with buffers.workspace(place if taped else None, complete) as workspace:
                     given = problem.part(self.replicas, batch)
                     block = workspace.kept.get((place, complete))
-                    if block is None:
-                        block = self.first(workspace, given, problem.allowed, begin=not number)
-                    else:
+                    if block is not None:
                         block.run_again(given)
-                    if block.calls is not None:
-                        workspace.kept[place, complete] = block
+                    else:
+                        block = self.first(workspace, given, problem.allowed, begin=not number)
+                        if self.repeats:
+                            workspace.kept[place, complete] = block
                     losses.append(block.loss.copy())
                     if taped:
                         tapes.append(block.tape)
