@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from minattn import squares
 from minattn.scores import (
     Scores,
+    _spread,
+    _tail_sums,
     directionality,
     dispersion,
     scores,
@@ -245,6 +247,15 @@ def test_norms_are_spread_if_one_square_is_off_by_more_than_twice_what_rounding_
         M[3] = np.sign(M[3]) * (1 + share * unit / 2)  # off by this share in the square
         assert dispersion(M) == (-np.inf if spread else 0)
         assert dispersion(M.T) == (np.inf if spread else 0)
+
+
+def test_what_lies_at_the_limit_of_rounding_is_rounding():
+    # Norms 0 and 4: the larger exceeds its mean by half of itself.
+    for floor, norm, excess in ((0.5, 0, 0), (0.49, 4, 2)):
+        assert _tail_sums(np.array([0.0, 16.0]), 0.0, floor) == (norm, excess)
+    # Squares 1 and 3: both differ from their mean by half of it, which is twice the limit.
+    for floor, variance in ((0.25, 0), (0.24, 2)):
+        assert _spread(np.array([1.0, 3.0]), floor) == variance
 
 
 def test_rounding_leaves_symmetry_within_its_range():

@@ -165,6 +165,33 @@ def test_a_factor_in_float64_is_multiplied_in_float64():
         assert float32_first(*pair) == (in_float64(W_q, W_k), 1)
 
 
+def test_float64_steps_in_where_rounding_may_move_a_score_beyond_the_tolerance(monkeypatch):
+    W_q, W_k, noise = np.random.default_rng(5).normal(size=(3, 60, 12)).astype(np.float32)
+    W_k *= np.exp(2 * noise[:, :1])
+    found, sizes = squares.of_factors(*squares.grouped(W_q, W_k), np.float32)
+    result, *moved = (
+        minattn.scores._scores(other, 2.0, squares.rounding(60, W_q))
+        for other in (found, *squares.within_rounding(found, sizes, np.float32))
+    )
+    assert result.dispersion > 3  # of a score beyond 1 too the tolerance is absolute
+    largest = np.abs(np.subtract(moved, result)).max()
+    for share, calls in ((0.9, 1), (1.1, 0)):
+        monkeypatch.setattr(minattn.scores, "_TOLERANCE", share * largest)
+        assert float32_first(W_q, W_k)[1] == calls
+
+
+def test_the_coarser_factor_decides_what_rounding_explains():
+    signs, one = np.random.default_rng(3).choice([-1.0, 1.0], size=(16, 16)), np.eye(16)
+    signs[3] *= 1 + np.finfo(np.float16).eps
+    for large in (0, math.inf):
+        for coarse, seen in ((np.float16, 0), (np.float32, 1)):
+            pair = signs.astype(coarse), one.astype(np.float32)
+            found, _ = float32_first(*pair, large, gamma=0.0)
+            assert found.directionality == seen
+            found, _ = float32_first(*pair[::-1], large, gamma=0.0)
+            assert found.directionality == -seen
+
+
 @pytest.mark.parametrize("change", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
 def test_queries_that_share_a_key_may_cancel(change):
     half, step, W_k = np.random.default_rng(6).normal(size=(3, 60, 12)).astype(np.float32)
@@ -222,10 +249,11 @@ def test_float32_factors_of_any_scale():
 def test_the_sum_of_any_finite_queries_is_finite():
     W_q, W_k = np.random.default_rng(3).normal(size=(2, 20, 4))
     largest = np.finfo(np.float64).max / np.abs(W_q).max()
-    queries = np.stack([W_q * largest] * 3, axis=1)
-    np.testing.assert_allclose(
-        scores_from_factors(queries, W_k[:, None]), of_product(W_q, W_k), rtol=1e-9
-    )
+    queries, keys = np.stack([W_q * largest] * 3, axis=1), W_k[:, None]
+    expected = of_product(W_q, W_k)
+    np.testing.assert_allclose(scores_from_factors(queries, keys), expected, rtol=1e-9)
+    found = scores_from_factors(queries[None], keys[None])
+    np.testing.assert_allclose(np.ravel(found), expected, rtol=1e-9)
 
 
 def test_queries_that_share_a_key_are_summed_without_a_copy_of_them():
