@@ -52,34 +52,35 @@ class Account(Summing):
     start: Array  # W_qk of every layer (layers, R, d, d) that the change is counted from
 
     def of_block(self, tape: Tape) -> Params:
-        """Return Ghat (R, layers, H, d, d) and the sums of the agreement (R, layers)."""
-        layers = [self._of_layer(tape, layer) for layer in range(self.config.layers)]
-        return {name: np.stack([one[name] for one in layers], axis=1) for name in layers[0]}
-
-    def _of_layer(self, tape: Tape, layer: int) -> Params:
-        *_, x = taped(self.config, tape, layer)
-        minus_beta = tape.layers[layer].attention.score_gradient  # `implicit_update` has its own
-        assert minus_beta is not None
-        product, energy, entries = agreement_sums(minus_beta, tape.allowed)
-        total = -weighted_outer_sum(x, minus_beta)
-        return {"total": total, "product": product, "energy": energy, "entries": entries}
+        """Return dL/dW_qk (R, layers, H, d, d) and `agreement_sums` (R, layers, 3)."""
+        config, R = self.config, len(tape.inputs)
+        shape = (R, config.layers, config.heads, config.width, config.width)
+        gradient, pairs = np.empty(shape, tape.final.dtype), np.empty((*shape[:2], 3))
+        for layer in range(config.layers):
+            *_, x = taped(config, tape, layer)
+            minus_beta = tape.layers[layer].attention.score_gradient  # `implicit_update` has its own
+            assert minus_beta is not None
+            gradient[:, layer] = weighted_outer_sum(x, minus_beta)
+            pairs[:, layer] = np.transpose(agreement_sums(minus_beta, tape.allowed))
+        return {"gradient": gradient, "pairs": pairs}
 
     def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
         """Return the metrics that `account` lists."""
-        now, totals = _forms(self.config, params), sums["total"].swapaxes(0, 1)
+        now, gradient = _forms(self.config, params), sums["gradient"].swapaxes(0, 1)
         if now.shape != self.start.shape:
             got = f"{self.start.shape[1]} replicas"
             checks.fail("initial", got, f"{now.shape[1]}, as params have")
         change = now - self.start
-        # One call for all matrices: at small widths, a call costs more than a matrix.
-        found = scores(np.concatenate([now[:, :, None], change[:, :, None], totals], axis=2))
+        # One call for all matrices: at small widths, a call costs more than a matrix. Ghat is minus
+        # the gradient, and as symmetric.
+        found = scores(np.concatenate([now[:, :, None], change[:, :, None], gradient], axis=2))
         row: dict[str, Any] = {}
         for name, values in found._asdict().items():
             row |= {name: values[..., 0], "change_" + name: values[..., 1]}
-        row["change_norm"] = np.linalg.norm(change, axis=(-2, -1))
-        row["update_symmetry"] = np.mean(np.asarray(found.symmetry)[..., 2:], axis=-1)
-        value, pairs = agreement(*(sums[name].T for name in ("product", "energy", "entries")))
-        return row | {"agreement": value, "agreement_pairs": pairs}
+        row["change_norm"] = np.sqrt(np.einsum("lrmn,lrmn->lr", change, change))
+        row["update_symmetry"] = np.asarray(found.symmetry)[..., 2:].mean(axis=-1)
+        value, pairs = agreement(*sums["pairs"].T)
+        return row | {"agreement": value, "agreement_pairs": pairs.astype(int)}
 
 
 def account(config: TransformerConfig, initial: Params) -> Account:

@@ -154,8 +154,11 @@ def W_qk(params: Params, layer: int = 0, per_head: bool = False) -> Array:
     """
     checks.flag("per_head", per_head)
     W_q, W_k = factors(params, layer)
-    heads = W_q @ W_k.mT
-    return heads if per_head else heads.sum(axis=1)
+    if per_head:
+        return W_q @ W_k.mT
+    # All heads side by side: their products add up in one.
+    W_q, W_k = (W.swapaxes(1, 2).reshape(len(W), W.shape[2], -1) for W in (W_q, W_k))
+    return W_q @ W_k.mT
 
 
 def factors(params: Params, layer: int) -> tuple[Array, Array]:

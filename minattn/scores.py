@@ -231,21 +231,18 @@ def _scores(found: Squares, gamma: float, floor: float) -> Scores:
     sides = np.maximum([rows, columns], 0.0)
     (r, c), (r_excess, c_excess) = _tail_sums(sides, gamma, floor)
     row_spread, column_spread = _spread(sides, floor)
-    return Scores(
-        symmetry=np.clip(ratio(overlap, energy), -1.0, 1.0),
-        directionality=ratio(r - c, r + c),
-        directionality_published=ratio(r_excess - c_excess, r_excess + c_excess),
-        dispersion=_log_ratio(column_spread, row_spread),
-    )
+    part = np.array([overlap, r - c, r_excess - c_excess])
+    whole = np.array([energy, r + c, r_excess + c_excess])
+    return Scores(*np.clip(ratio(part, whole), -1.0, 1.0), _log_ratio(column_spread, row_spread))
 
 
-def _tail_sums(squared_norms: Array, gamma: float, floor: float) -> tuple[Array, Array]:
+def _tail_sums(squared_norms: Array, gamma: float, floor: float) -> Array:
     """Sum over the norms beyond mean + gamma std: the norms, and their excesses."""
     norms = np.sqrt(squared_norms)
     mean, variance = _moments(norms)
     excess = norms - (mean + gamma * np.sqrt(variance))
-    exceeds = excess > floor * norms
-    return np.sum(norms, axis=-1, where=exceeds), np.sum(excess, axis=-1, where=exceeds)
+    beyond: Array = np.array([norms, excess]) * (excess > floor * norms)
+    return beyond.sum(axis=-1)
 
 
 def _spread(squared_norms: Array, floor: float) -> Array:
@@ -253,7 +250,7 @@ def _spread(squared_norms: Array, floor: float) -> Array:
     mean, variance = _moments(squared_norms)
     # A square is off by twice the relative error of its root.
     varies = np.abs(squared_norms - mean) > 2 * floor * mean
-    return np.where(np.any(varies, axis=-1), variance[..., 0], 0.0)
+    return np.where(varies.any(axis=-1), variance[..., 0], 0.0)
 
 
 def _moments(values: Array) -> tuple[Array, Array]:
@@ -265,9 +262,6 @@ def _moments(values: Array) -> tuple[Array, Array]:
 
 def _log_ratio(numerator: Array, denominator: Array) -> Result:
     """Return log(numerator / denominator), with 0 for 0 / 0."""
-    top, bottom = (
-        np.log(value, out=np.full_like(value, -np.inf), where=value > 0)
-        for value in (numerator, denominator)
-    )
-    either = (numerator > 0) | (denominator > 0)
-    return np.subtract(top, bottom, out=np.zeros_like(top), where=either)[()]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log = np.log(numerator) - np.log(denominator)
+    return np.where(numerator == denominator, 0.0, log)[()]

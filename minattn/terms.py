@@ -234,18 +234,20 @@ def agreement_sums(beta: Array, allowed: Array) -> tuple[Array, Array, Array]:
     These are sum beta_ij beta_ji, sum beta_ij^2 and the number of entries, over ordered pairs of
     which both orders count: the mask allows both, and both queries receive a gradient.
     """
-    both = allowed & allowed.T & ~np.eye(len(allowed), dtype=bool)
+    both = allowed & allowed.T
+    np.fill_diagonal(both, False)
     if not both.any():  # causal masks
         nothing = np.zeros(len(beta), beta.dtype)
         return nothing, nothing, np.zeros(len(beta), dtype=int)
     # Coefficients of a query without a gradient are zero, so that it is enough to leave out those
     # that face one.
-    active = (beta != 0).any(axis=-1)  # (R, B, H, N)
-    faced = active.astype(float) @ both.astype(float)  # how many pairs each query would form
-    entries = (active * faced).sum(axis=(1, 2, 3)).astype(int)
-    beta = np.where(both & active[..., None, :], beta, 0)
+    active = beta.any(axis=-1).astype(float)  # (R, B, H, N)
+    faced = active @ both.astype(float)  # how many pairs each query would form
+    entries = np.einsum("rbhi,rbhi->r", active, faced).astype(int)
+    beta = np.where(both, beta, 0)
     product = np.einsum("rbhij,rbhji->r", beta, beta)
-    return product, np.einsum("rbhij,rbhij->r", beta, beta), entries
+    squares = np.square(beta) @ active.astype(beta.dtype)[..., None]  # (R, B, H, N, 1)
+    return product, squares.sum(axis=(1, 2, 3, 4)), entries
 
 
 def agreement(product: Array, energy: Array, entries: Array) -> tuple[Array, Array]:

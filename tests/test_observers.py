@@ -44,7 +44,7 @@ def test_account_by_definition(dtype, mask):
         update = ma.implicit_update(CONFIG, case.params, tape, layer)
         symmetry = ma.symmetry(update.total).mean(axis=1)
         np.testing.assert_allclose(found["update_symmetry"][layer], symmetry, atol=atol)
-        np.testing.assert_allclose(sums["total"][:, layer], update.total, atol=atol)
+        np.testing.assert_allclose(-sums["gradient"][:, layer], update.total, atol=atol)
         agreement, pairs = update.agreement()
         np.testing.assert_allclose(found["agreement"][layer], agreement, atol=atol)
         np.testing.assert_array_equal(found["agreement_pairs"][layer], pairs)

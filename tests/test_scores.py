@@ -252,7 +252,7 @@ def test_norms_are_spread_if_one_square_is_off_by_more_than_twice_what_rounding_
 def test_what_lies_at_the_limit_of_rounding_is_rounding():
     # Norms 0 and 4: the larger exceeds its mean by half of itself.
     for floor, norm, excess in ((0.5, 0, 0), (0.49, 4, 2)):
-        assert _tail_sums(np.array([0.0, 16.0]), 0.0, floor) == (norm, excess)
+        np.testing.assert_array_equal(_tail_sums(np.array([0.0, 16.0]), 0.0, floor), (norm, excess))
     # Squares 1 and 3: both differ from their mean by half of it, which is twice the limit.
     for floor, variance in ((0.25, 0), (0.24, 2)):
         assert _spread(np.array([1.0, 3.0]), floor) == variance
