@@ -14,7 +14,7 @@ def shares(weights: Array) -> Array:
     largest = weights.max(axis=axes, keepdims=True)
     weights = weights / np.where(largest > 0, largest, 1)  # so that the sum cannot overflow
     total = weights.sum(axis=axes, keepdims=True)
-    return weights / np.where(total > 0, total, 1)
+    return weights / np.maximum(total, 1)  # it is 0, or at least the 1 of the largest
 
 
 def forward(
