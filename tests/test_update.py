@@ -12,7 +12,7 @@ import minattn as ma
 import minattn.update
 from minattn.engines import Reference
 from minattn.engines.numba_cpu import NumbaCPU
-from minattn.terms import weighted_outer_sum
+from minattn.terms import weighted_outer_sum, weighted_rows
 from minattn.testing.strategies import build_case, cases
 
 CONFIG = ma.TransformerConfig(
@@ -410,6 +410,13 @@ def test_directions_that_the_factors_cannot_reach(fault, monkeypatch):
         assert proof.residual.min() > 1e-3
 
 
+def test_a_proof_is_of_layer_0_and_seed_0_unless_others_are_asked_for():
+    case = build_case(CONFIG, length=4)
+    found, expected = ma.prove_update(*case), ma.prove_update(*case, layer=0, seed=0)
+    np.testing.assert_array_equal(found.direction, expected.direction)
+    np.testing.assert_array_equal(found.predicted, expected.predicted)
+
+
 def test_terms_pair_up_into_symmetric_and_skew_parts():
     """E8, E10 and E13 for the terms of one sequence."""
     case = build_case(CONFIG, length=4, mask="bidirectional")
@@ -450,7 +457,7 @@ def test_an_update_is_of_the_precision_of_its_model(mask):
     assert terms.occurrences.dtype.kind == "i"
     x, beta = update.x, update.beta
     for finer in ((x.astype(np.float64), beta), (x, beta.astype(np.float64))):
-        assert weighted_outer_sum(*finer).dtype == np.float64
+        assert weighted_rows(*finer).dtype == weighted_outer_sum(*finer).dtype == np.float64
 
 
 def test_bad_arguments():
@@ -469,6 +476,8 @@ def test_bad_arguments():
         ma.implicit_update(config, {}, tape)
     with pytest.raises(ValueError, match=r"^seed: got -1"):
         ma.prove_update(config, params, batch, seed=-1)
+    with pytest.raises(ValueError, match=r"^engine: got 'none'"):
+        ma.prove_update(config, params, batch, engine="none")
     update = ma.implicit_update(config, params, tape)
     for part in (update.as_context, update.as_query):
         with pytest.raises(ValueError, match=r"^symbol: got -1"):
@@ -529,7 +538,7 @@ def test_a_proof_is_relative_to_the_magnitudes_before_they_cancel(monkeypatch):
     np.testing.assert_allclose(proof.residual, abs(proof.predicted) / (1e3 * terms))
 
 
-@pytest.mark.parametrize("far", [-1e9, 1e9])
+@pytest.mark.parametrize("far", [-1e9, 0.0, 1e9])
 def test_a_proof_is_relative_to_the_larger_side(far, monkeypatch):
     monkeypatch.setattr(ma.update, "_loss_derivative", lambda *_: np.full(2, far))
     proof = ma.prove_update(*build_case(CONFIG, replicas=2, batch_size=3, length=4))
