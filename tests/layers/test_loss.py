@@ -41,8 +41,9 @@ def test_against_complex_step_and_loops(engine, seed, R, T, V, in_place):
 
 
 def test_shares_sum_to_one_per_replica_or_are_all_zero():
-    weights = np.array([[[1.0, 3.0], [0.0, 4.0]], [[0.0, 0.0], [0.0, 0.0]], [[1, 1], [1, 1]]])
-    assert np.array_equal(loss.shares(weights), [weights[0] / 8, weights[1], weights[2] / 4])
+    weights = np.array([[[1.0, 3], [0, 4]], [[0, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 5], [0, 0]]])
+    sums = np.array([8, 1, 4, 5])[:, None, None]
+    assert np.array_equal(loss.shares(weights), weights / sums)
 
 
 def test_the_scale_of_each_replica_s_weights_does_not_matter():
