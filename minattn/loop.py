@@ -21,6 +21,7 @@ from minattn.observers import Summing
 from minattn.optim import Optimizer
 from minattn.params import below
 from minattn.randomness import generator
+from minattn.records import Record
 from minattn.runs import Run, described, load_run, save_run
 from minattn.step import Outcome, check_finite, pose_for, take
 
@@ -80,13 +81,13 @@ class Loop:
         streams = run.streams()
         try:
             outcome, penalty, tape = self.evaluate(run, recording)
-            values = self.observe(run, outcome, penalty, tape) if recording else None
+            record = self.observe(run, outcome, penalty, tape) if recording else None
         except BaseException:
             run.rewind(streams)
             raise
         run.whole = False
-        if values is not None:
-            run.record(values)
+        if record is not None:
+            run.records.keep(record, self.observers)
         params = {name: run.params[name] for name in self.trained}
         with np.errstate(over="ignore", invalid="ignore"):  # the next step's check_finite tells
             self.optimizer.apply(self.engine, params, outcome.grads, run.state)
@@ -154,28 +155,26 @@ class Loop:
 
     def observe(
         self, run: Run, outcome: Outcome, penalty: Array | None, tape: Tape | None
-    ) -> dict[str, Any]:
+    ) -> Record:
         """Return a record: the loss, the penalty and what the observers find."""
-        values: dict[str, Any] = {"loss": self.engine.get(outcome.loss)}
+        record = Record(run.step)
+        record.add({"loss": self.engine.get(outcome.loss)})
         if penalty is not None:
-            values["penalty"] = penalty
+            record.add({"penalty": penalty})
         if not self.observers:
-            return values
+            return record
         params, grads = self.engine.get((run.params, outcome.grads))
         if tape is not None:  # what an observer does to its arrays must not reach the training
             params = {name: value.copy() for name, value in params.items()}
             grads = {name: value.copy() for name, value in grads.items()}
         for place, observer in enumerate(self.observers):
             if isinstance(observer, Summing):
-                found = observer.record(run.step, params, below(outcome.sums, f"{place}."))
+                sums = below(outcome.sums, f"{place}.")
+                record.leave(place, observer.record(run.step, params, sums))
             else:
                 assert tape is not None
-                found = observer(run.step, params, grads, tape)
-            if not isinstance(found, dict) or found.keys() & values.keys():
-                got = f"{found!r:.60} beside {sorted(values)}"
-                checks.fail("observe", got, "functions that return dicts of names of their own")
-            values |= found
-        return values
+                record.add(observer(run.step, params, grads, tape))
+        return record
 
     def finish(self, run: Run) -> Run:
         """Return the run with a record of its final parameters.
@@ -184,7 +183,9 @@ class Loop:
         is, so that a saved one can go on.
         """
         last = copy.deepcopy(run)
-        last.record(self.observe(last, *self.evaluate(last, recording=True)))
+        record = self.observe(last, *self.evaluate(last, recording=True))
+        last.records.keep(record, self.observers)
+        last.records.finish(self.observers)
         return last
 
     def settings(self) -> dict[str, Any]:
@@ -204,6 +205,7 @@ class Loop:
 
     def save(self, path: str | Path, run: Run) -> None:
         """Write a run to a file, whole or not at all."""
+        run.records.finish(self.observers)
         save_run(path, run, self.engine, self.settings())
 
     def load(self, path: str | Path, params: Params) -> Run:

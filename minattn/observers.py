@@ -19,7 +19,8 @@ from minattn.engines import Reference, choose
 from minattn.model import Tape
 from minattn.objectives import Batch
 from minattn.params import W_qk, check_params
-from minattn.scores import scores
+from minattn.scores import scores_from_squares, squares_of
+from minattn.squares import Squares
 from minattn.step import mean_loss
 from minattn.terms import agreement, agreement_sums, weighted_outer_sum
 from minattn.update import taped
@@ -37,11 +38,15 @@ class Summing(ABC):
 
     @abstractmethod
     def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
-        """Return what is recorded, given the sums over the batch."""
+        """Return what is recorded, or what `finish` needs, given the sums over the batch."""
+
+    def finish(self, kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return records, given what `record` has returned at one step or at several in a row."""
+        return kept
 
     def __call__(self, step: int, params: Params, grads: Params, tape: Tape) -> dict[str, Any]:
         """Return what is recorded, as any observer."""
-        return self.record(step, params, self.of_block(tape))
+        return self.finish([self.record(step, params, self.of_block(tape))])[0]
 
 
 @dataclass(frozen=True)
@@ -58,29 +63,43 @@ class Account(Summing):
         gradient, pairs = np.empty(shape, tape.final.dtype), np.empty((*shape[:2], 3))
         for layer in range(config.layers):
             *_, x = taped(config, tape, layer)
-            minus_beta = tape.layers[layer].attention.score_gradient  # `implicit_update` has its own
+            minus_beta = tape.layers[
+                layer
+            ].attention.score_gradient  # `implicit_update` has its own
             assert minus_beta is not None
             gradient[:, layer] = weighted_outer_sum(x, minus_beta)
             pairs[:, layer] = np.transpose(agreement_sums(minus_beta, tape.allowed))
         return {"gradient": gradient, "pairs": pairs}
 
     def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
-        """Return the metrics that `account` lists."""
+        """Return the squares of W_qk, of its change and of the gradient, and what else it takes."""
         now, gradient = _forms(self.config, params), sums["gradient"].swapaxes(0, 1)
         if now.shape != self.start.shape:
             got = f"{self.start.shape[1]} replicas"
             checks.fail("initial", got, f"{now.shape[1]}, as params have")
         change = now - self.start
-        # One call for all matrices: at small widths, a call costs more than a matrix. Ghat is minus
-        # the gradient, and as symmetric.
-        found = scores(np.concatenate([now[:, :, None], change[:, :, None], gradient], axis=2))
-        row: dict[str, Any] = {}
+        matrices = np.concatenate([now[:, :, None], change[:, :, None], gradient], axis=2)
+        squares, floor = squares_of(matrices)
+        size = np.linalg.norm(change, axis=(-2, -1))
+        rest = {"floor": floor, "change_norm": size, "pairs": sums["pairs"].swapaxes(0, 1)}
+        return squares._asdict() | rest
+
+    def finish(self, kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the metrics that `account` lists.
+
+        Of all steps at once: for few numbers, a call costs more than what it computes.
+        """
+        every = {name: np.stack([one[name] for one in kept]) for name in kept[0]}
+        squares = Squares(*(every[name] for name in Squares._fields))
+        found = scores_from_squares(squares, float(every["floor"][0]))
+        metrics: dict[str, Array] = {"change_norm": every["change_norm"]}
         for name, values in found._asdict().items():
-            row |= {name: values[..., 0], "change_" + name: values[..., 1]}
-        row["change_norm"] = np.sqrt(np.einsum("lrmn,lrmn->lr", change, change))
-        row["update_symmetry"] = np.asarray(found.symmetry)[..., 2:].mean(axis=-1)
-        value, pairs = agreement(*sums["pairs"].T)
-        return row | {"agreement": value, "agreement_pairs": pairs.astype(int)}
+            metrics |= {name: values[..., 0], "change_" + name: values[..., 1]}
+        # Ghat is minus the gradient, and as symmetric.
+        metrics["update_symmetry"] = np.asarray(found.symmetry)[..., 2:].mean(axis=-1)
+        value, entries = agreement(*np.moveaxis(every["pairs"], -1, 0))
+        metrics |= {"agreement": value, "agreement_pairs": entries.astype(int)}
+        return [{name: array[t] for name, array in metrics.items()} for t in range(len(kept))]
 
 
 def account(config: TransformerConfig, initial: Params) -> Account:

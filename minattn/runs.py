@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from minattn import checks
-from minattn.arrays import Array, Params
+from minattn.arrays import Params
 from minattn.engines import Reference
 from minattn.params import below, prefixed
+from minattn.records import Records
 from minattn.saving import load_arrays, save_arrays
 
 
@@ -24,8 +25,7 @@ class Run:
     state: Params
     generators: list[tuple[np.random.Generator, np.random.Generator]]  # data, objective
     step: int = 0
-    steps: list[int] = field(default_factory=list)
-    metrics: dict[str, list[Array]] = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
     whole: bool = True  # False within an update: parameters then belong to no step
 
     def streams(self) -> list[list[Any]]:
@@ -38,29 +38,13 @@ class Run:
             for rng, state in zip(pair, states, strict=True):
                 rng.bit_generator.state = state
 
-    def record(self, values: dict[str, Any]) -> None:
-        """Append one record, copied, so that nothing later changes it."""
-        if self.steps and values.keys() != self.metrics.keys():
-            odd = sorted(values.keys() ^ self.metrics.keys())
-            checks.fail("observe", f"records that differ in {odd}", "the same names every time")
-        for name, value in values.items():
-            array = np.array(value)
-            if array.dtype.kind not in "fiub":
-                checks.fail("observe", f"{name!r} of {array.dtype}", "numbers or arrays of numbers")
-            earlier = self.metrics.setdefault(name, [])
-            if earlier and earlier[0].shape != array.shape:
-                got = f"{name!r} of shape {array.shape}"
-                checks.fail("observe", got, f"shape {earlier[0].shape}, as in the first record")
-            earlier.append(array)
-        self.steps.append(self.step)
-
 
 def save_run(path: str | Path, run: Run, engine: Reference, settings: dict[str, Any]) -> None:
-    """Write a run, and what it was made by, to a file, whole or not at all."""
+    """Write a run, its records finished, and what it was made by to a file, whole or not at all."""
     params, state = engine.get((run.params, run.state))
     arrays = prefixed("params.", params) | prefixed("state.", state)
-    arrays |= {f"metrics.{name}": np.stack(values) for name, values in run.metrics.items()}
-    arrays["steps"] = np.array(run.steps, np.int64)
+    arrays |= {f"metrics.{name}": np.stack(values) for name, values in run.records.metrics.items()}
+    arrays["steps"] = np.array(run.records.steps, np.int64)
     notes = {"step": run.step, "settings": settings, "generators": run.streams()}
     save_arrays(path, arrays, notes)
 
@@ -87,8 +71,8 @@ def load_run(path: str | Path, run: Run, engine: Reference, settings: dict[str, 
                 checks.fail("resume", f"{name} of {into[name].dtype}", f"{value.dtype}")
     run.rewind(notes["generators"])
     run.step = notes["step"]
-    run.steps = arrays["steps"].tolist()
-    run.metrics = {name: list(values) for name, values in below(arrays, "metrics.").items()}
+    metrics = {name: list(values) for name, values in below(arrays, "metrics.").items()}
+    run.records = Records(arrays["steps"].tolist(), metrics)
     return run
 
 

@@ -129,11 +129,34 @@ def scores(M: Any, gamma: float = 2.0) -> Scores:
     Arguments and errors are those of `symmetry`, `directionality` and `dispersion`.
     """
     gamma = checks.real("gamma", gamma, minimum=0.0)
+    return scores_from_squares(*squares_of(M), gamma)
+
+
+def squares_of(M: Any) -> tuple[Squares, float]:
+    """Return what M is scored by: its squares, and what of their roots rounding can explain.
+
+    Raises
+    ------
+    ValueError
+        If M is not square, empty, or not of finite real numbers.
+    """
     array = _reals("M", M)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         checks.fail("M", f"the shape {array.shape}", "square matrices (..., d, d)")
-    found = squares.of_matrix(array)
-    return _scores(found, gamma, squares.rounding(found.rows.shape[-1], array))
+    return squares.of_matrix(array), squares.rounding(array.shape[-1], array)
+
+
+def scores_from_squares(found: Squares, floor: float, gamma: float = 2.0) -> Scores:
+    """Return all scores of what `squares_of` has returned, or of several of them stacked."""
+    overlap, energy, rows, columns = found
+    # Rounding may leave less than nothing of rows that cancel.
+    sides = np.maximum([rows, columns], 0.0)
+    (r, c), (r_excess, c_excess) = _tail_sums(sides, gamma, floor)
+    row_spread, column_spread = _spread(sides, floor)
+    part = np.array([overlap, r - c, r_excess - c_excess])
+    whole = np.array([energy, r + c, r_excess + c_excess])
+    shares = np.clip(ratio(part, whole), -1.0, 1.0)
+    return Scores(shares[0], shares[1], shares[2], _log_ratio(column_spread, row_spread))
 
 
 def scores_from_factors(W_q: Any, W_k: Any, per_head: bool = False, gamma: float = 2.0) -> Scores:
@@ -196,16 +219,18 @@ def _factor_scores(queries: Array, keys: Array, gamma: float) -> Scores:
     found, sizes = squares.of_factors(queries, keys, np.float64)
     # What is left when columns cancel, as in the change of W_qk at step 0, is rounding.
     significant = squares.significant(found, sizes)
-    return _scores(significant, gamma, squares.rounding(queries.shape[-4], queries, keys))
+    floor = squares.rounding(queries.shape[-4], queries, keys)
+    return scores_from_squares(significant, floor, gamma)
 
 
 def _single_first(queries: Array, keys: Array, gamma: float) -> Scores:
     """Score one sum over heads with products in float32, or in float64 where that would tell."""
     floor = squares.rounding(queries.shape[-4], queries, keys)
     found, sizes = squares.of_factors(queries, keys, np.float32)
-    result = _scores(found, gamma, floor)
+    result = scores_from_squares(found, floor, gamma)
     for other in squares.within_rounding(found, sizes, np.float32):
-        if not np.allclose(_scores(other, gamma, floor), result, rtol=0.0, atol=_TOLERANCE):
+        moved = scores_from_squares(other, floor, gamma)
+        if not np.allclose(moved, result, rtol=0.0, atol=_TOLERANCE):
             return _factor_scores(queries, keys, gamma)
     return result
 
@@ -223,17 +248,6 @@ def _reals(name: str, value: Any) -> Array:
     if not np.isfinite(array).all():
         checks.fail(name, "NaN or infinity", needs)
     return array
-
-
-def _scores(found: Squares, gamma: float, floor: float) -> Scores:
-    overlap, energy, rows, columns = found
-    # Rounding may leave less than nothing of rows that cancel.
-    sides = np.maximum([rows, columns], 0.0)
-    (r, c), (r_excess, c_excess) = _tail_sums(sides, gamma, floor)
-    row_spread, column_spread = _spread(sides, floor)
-    part = np.array([overlap, r - c, r_excess - c_excess])
-    whole = np.array([energy, r + c, r_excess + c_excess])
-    return Scores(*np.clip(ratio(part, whole), -1.0, 1.0), _log_ratio(column_spread, row_spread))
 
 
 def _tail_sums(squared_norms: Array, gamma: float, floor: float) -> Array:

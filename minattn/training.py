@@ -151,9 +151,9 @@ def fit(
         if run.step > steps:
             checks.fail("steps", steps, f"at least the {run.step} that the saved run has made")
         last = _train(loop, run, steps, save, save_every, progress)
-    metrics = {name: np.stack(values) for name, values in last.metrics.items()}
+    metrics = {name: np.stack(values) for name, values in last.records.metrics.items()}
     params = loop.engine.get(last.params)
-    return History(np.array(last.steps), metrics, params, loop.engine.name)
+    return History(np.array(last.records.steps), metrics, params, loop.engine.name)
 
 
 def _train(

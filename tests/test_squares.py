@@ -170,7 +170,7 @@ def test_float64_steps_in_where_rounding_may_move_a_score_beyond_the_tolerance(m
     W_k *= np.exp(2 * noise[:, :1])
     found, sizes = squares.of_factors(*squares.grouped(W_q, W_k), np.float32)
     result, *moved = (
-        minattn.scores._scores(other, 2.0, squares.rounding(60, W_q))
+        minattn.scores.scores_from_squares(other, squares.rounding(60, W_q))
         for other in (found, *squares.within_rounding(found, sizes, np.float32))
     )
     assert result.dispersion > 3  # of a score beyond 1 too the tolerance is absolute
