@@ -22,7 +22,7 @@ from minattn.params import W_qk, check_params
 from minattn.scores import scores_from_squares, squares_of
 from minattn.squares import Squares
 from minattn.step import mean_loss
-from minattn.terms import agreement, agreement_sums, weighted_outer_sum
+from minattn.terms import agreement, outer_sum
 from minattn.update import taped
 
 
@@ -57,18 +57,20 @@ class Account(Summing):
     start: Array  # W_qk of every layer (layers, R, d, d) that the change is counted from
 
     def of_block(self, tape: Tape) -> Params:
-        """Return dL/dW_qk (R, layers, H, d, d) and `agreement_sums` (R, layers, 3)."""
-        config, R = self.config, len(tape.inputs)
-        shape = (R, config.layers, config.heads, config.width, config.width)
-        gradient, pairs = np.empty(shape, tape.final.dtype), np.empty((*shape[:2], 3))
+        """Return dL/dW_qk (R, layers, H, d, d) and `mutual_sums` of beta (R, layers, 3)."""
+        config, engine = self.config, tape.engine.on_host()
+        (R, B, N), H, d = tape.inputs.shape, config.heads, config.width
+        gradient = np.empty((R, config.layers, H, d, d), tape.final.dtype)
+        pairs, rows = np.empty((R, config.layers, 3)), np.empty((R, H, B, N, d), gradient.dtype)
         for layer in range(config.layers):
             *_, x = taped(config, tape, layer)
-            minus_beta = tape.layers[
-                layer
-            ].attention.score_gradient  # `implicit_update` has its own
+            # Minus beta, as backprop has it: `implicit_update` has a formula of its own.
+            minus_beta = tape.layers[layer].attention.score_gradient
             assert minus_beta is not None
-            gradient[:, layer] = weighted_outer_sum(x, minus_beta)
-            pairs[:, layer] = np.transpose(agreement_sums(minus_beta, tape.allowed))
+            keys = np.broadcast_to(x[:, :, None], (R, B, H, N, d))
+            engine.key_sums(minus_beta, keys, tape.allowed, out=rows.swapaxes(1, 2))
+            gradient[:, layer] = outer_sum(x, rows)
+            pairs[:, layer] = engine.mutual_sums(minus_beta, tape.allowed)
         return {"gradient": gradient, "pairs": pairs}
 
     def record(self, step: int, params: Params, sums: Params) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Account(Summing):
         change = now - self.start
         matrices = np.concatenate([now[:, :, None], change[:, :, None], gradient], axis=2)
         squares, floor = squares_of(matrices)
-        size = np.linalg.norm(change, axis=(-2, -1))
+        size = np.sqrt(np.einsum("lrmn,lrmn->lr", change, change))
         rest = {"floor": floor, "change_norm": size, "pairs": sums["pairs"].swapaxes(0, 1)}
         return squares._asdict() | rest
 
@@ -97,8 +99,7 @@ class Account(Summing):
             metrics |= {name: values[..., 0], "change_" + name: values[..., 1]}
         # Ghat is minus the gradient, and as symmetric.
         metrics["update_symmetry"] = np.asarray(found.symmetry)[..., 2:].mean(axis=-1)
-        value, entries = agreement(*np.moveaxis(every["pairs"], -1, 0))
-        metrics |= {"agreement": value, "agreement_pairs": entries.astype(int)}
+        metrics["agreement"], metrics["agreement_pairs"] = agreement(every["pairs"])
         return [{name: array[t] for name, array in metrics.items()} for t in range(len(kept))]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from minattn import checks
 from minattn.arrays import Array, ratio
+from minattn.engines import Reference
 from minattn.scores import Scores, scores
 
 
@@ -180,7 +181,8 @@ class ImplicitUpdate:
             NaN where there is no such pair or all their coefficients vanish.
         pairs : (R,) int array
         """
-        return agreement(*agreement_sums(self.beta, self.allowed))
+        value, pairs = agreement(Reference().mutual_sums(self.beta, self.allowed))
+        return value.astype(self.beta.dtype), pairs
 
     def _only(self, symbol: int) -> Array:
         """Return x with all rows but the symbol's set to zero."""
@@ -228,31 +230,10 @@ def outer_sum(x: Array, rows: Array) -> Array:
     return x.reshape(R, 1, B * N, d).mT @ rows.reshape(R, -1, B * N, d)
 
 
-def agreement_sums(beta: Array, allowed: Array) -> tuple[Array, Array, Array]:
-    """Return what `agreement` needs, each (R,) and a sum over sequences of beta (R, B, H, N, N).
-
-    These are sum beta_ij beta_ji, sum beta_ij^2 and the number of entries, over ordered pairs of
-    which both orders count: the mask allows both, and both queries receive a gradient.
-    """
-    both = allowed & allowed.T
-    np.fill_diagonal(both, False)
-    if not both.any():  # causal masks
-        nothing = np.zeros(len(beta), beta.dtype)
-        return nothing, nothing, np.zeros(len(beta), dtype=int)
-    # Coefficients of a query without a gradient are zero, so that it is enough to leave out those
-    # that face one.
-    active = beta.any(axis=-1).astype(float)  # (R, B, H, N)
-    faced = active @ both.astype(float)  # how many pairs each query would form
-    entries = np.einsum("rbhi,rbhi->r", active, faced).astype(int)
-    beta = np.where(both, beta, 0)
-    product = np.einsum("rbhij,rbhji->r", beta, beta)
-    squares = np.square(beta) @ active.astype(beta.dtype)[..., None]  # (R, B, H, N, 1)
-    return product, squares.sum(axis=(1, 2, 3, 4)), entries
-
-
-def agreement(product: Array, energy: Array, entries: Array) -> tuple[Array, Array]:
-    """Return `ImplicitUpdate.agreement` out of its sums."""
-    return ratio(product, energy, empty=np.nan), entries // 2
+def agreement(sums: Array) -> tuple[Array, Array]:
+    """Return `ImplicitUpdate.agreement` out of an engine's `mutual_sums` (..., 3), summed up."""
+    product, energy, entries = np.moveaxis(sums, -1, 0)
+    return ratio(product, energy, empty=np.nan), entries.astype(int) // 2
 
 
 def _share(part: Array, whole: Array) -> float:

@@ -77,9 +77,9 @@ def test_account_takes_each_layer_once(monkeypatch):
 
     def count(*arguments):
         calls.append(arguments)
-        return ma.terms.weighted_outer_sum(*arguments)
+        return ma.terms.outer_sum(*arguments)
 
-    monkeypatch.setattr(minattn.observers, "weighted_outer_sum", count)
+    monkeypatch.setattr(minattn.observers, "outer_sum", count)
     case = build_case(CONFIG, length=6)
     observed(case, case.params)
     assert len(calls) == 3

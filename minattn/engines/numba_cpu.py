@@ -25,6 +25,7 @@ _row_spans = compiled(kernels.row_spans)
 _softmax = compiled(kernels.softmax_rows)
 _softmax_backward = compiled(kernels.softmax_rows_backward)
 _scale = compiled(kernels.scale_rows)
+_mutual = compiled(kernels.mutual_entries)
 _cross_entropy = compiled(kernels.cross_entropy_rows)
 _embedding_gradient = compiled(kernels.embedding_gradient_rows)
 _layer_norm = compiled(kernels.layer_norm_rows)
@@ -127,6 +128,13 @@ class NumbaCPU(Reference):
         out = self._out(scores, out)
         rows = (self._matrices(scores), _plan(allowed).allowed)
         self.call(_scale, *rows, scale, self._matrices(out))
+        return out
+
+    def mutual_sums(self, W: Array, allowed: Array) -> Array:
+        """Pass over the pairs once."""
+        out = self.empty((len(W), 3), np.float64)
+        rows = self._plain(W).reshape(len(W), -1, *W.shape[-2:])
+        self.call(_mutual, rows, _plan(allowed).allowed, out)
         return out
 
     def cross_entropy(

@@ -62,6 +62,10 @@ class Reference:
         """Return arrays, or what holds them, where NumPy finds them: undoes `put`."""
         return tree
 
+    def on_host(self) -> Reference:
+        """Return an engine for what `get` returns, to be used outside of steps."""
+        return self.using(None)
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array for an output."""
         if self._workspace is None:
@@ -159,6 +163,20 @@ class Reference:
         The weights of linear attention; as the map is its own transpose, also their backward.
         """
         return written(self.xp.where(allowed, scores * scale, 0), out)
+
+    def mutual_sums(self, W: Array, allowed: Array) -> Array:
+        """Return what compares W_ij with W_ji (R, ..., N, N), zero outside `allowed`: (R, 3).
+
+        They are sum W_ij W_ji, sum W_ij^2 and the number of entries, over i != j of which both
+        orders count: both are allowed, and neither row is all zeros. In float64, as they count.
+        """
+        xp, rest = self.xp, tuple(range(1, W.ndim))
+        both = xp.asarray((allowed & allowed.T & ~np.eye(len(allowed), dtype=bool)).astype(float))
+        active = xp.where(W != 0, 1.0, 0.0).max(axis=-1)
+        counts = both * active[..., None] * active[..., None, :]
+        W = xp.where(counts > 0, W, 0)
+        sums = [(W * W.swapaxes(-2, -1)).sum(axis=rest), (W * W).sum(axis=rest)]
+        return xp.stack([*sums, counts.sum(axis=rest)], axis=-1)
 
     def cross_entropy(
         self, logits: Array, targets: Array, weights: Array, out: Array | None = None

@@ -109,7 +109,7 @@ for _name in ("add", "sub", "mul", "truediv", "matmul"):
     setattr(ndarray, f"__r{_name}__", _method(f"__r{_name}__"))
 for _name in ("neg", "getitem", "eq", "ne", "lt", "gt", "le", "ge"):
     setattr(ndarray, f"__{_name}__", _method(f"__{_name}__"))
-for _name in ("reshape", "swapaxes", "mean", "max", "copy"):
+for _name in ("reshape", "swapaxes", "mean", "max", "copy", "astype"):
     setattr(ndarray, _name, _method(_name))
 
 
@@ -157,6 +157,7 @@ empty_like = _function(np.empty_like)
 empty = _function(lambda shape, dtype: np.full(shape, 77, dtype))  # as if something had been there
 zeros = _function(np.zeros)
 where = _function(np.where)
+stack = _function(np.stack)
 sqrt = _function(np.sqrt)
 tanh = _function(np.tanh)
 

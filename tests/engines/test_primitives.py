@@ -15,6 +15,7 @@ from minattn.engines import Reference, Workspace, choose, kernels, numba_cpu
 from minattn.engines.compiling import compiled
 from minattn.engines.reference import GELU_CUBIC, GELU_SCALE, NORM_EPSILON
 from minattn.layers import attention
+from minattn.masks import allowed_pairs
 
 ENGINES = ("numpy", "numba")
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5}
@@ -269,6 +270,21 @@ class Primitive:
         return found if isinstance(found, tuple) else (found,)
 
 
+def mutual(rng, R, T, d):
+    """Weights (R, d, T, T) of a mask; some rows are zero."""
+    allowed = rng.random((T, T)) < 0.8
+    W = rng.normal(size=(R, d, T, T)) * allowed * (rng.random((R, d, T, 1)) < 0.7)
+    return {"W": W, "allowed": allowed}
+
+
+def slow_mutual_sums(W, allowed):
+    sums = np.zeros((len(W), 3))
+    for r, m, i, j in np.ndindex(W.shape):
+        if i != j and allowed[i, j] and allowed[j, i] and W[r, m, i].any() and W[r, m, j].any():
+            sums[r] += W[r, m, i, j] * W[r, m, j, i], W[r, m, i, j] ** 2, 1
+    return (sums,)
+
+
 PURE = {
     "masked_softmax": Primitive(
         masked, lambda e, **a: e.masked_softmax(**a, scale=SCALE), slow_masked_softmax
@@ -311,6 +327,11 @@ PURE = {
         weighted("a"),
         lambda e, **a: e.query_sums(**a),
         lambda W, a, allowed: slow_matmul(W.swapaxes(-2, -1), a),
+    ),
+    "mutual_sums": Primitive(
+        mutual,
+        lambda e, W, allowed: e.mutual_sums(W, allowed).astype(W.dtype, copy=False),
+        slow_mutual_sums,
     ),
     "row_sums": Primitive(normal("rows"), lambda e, **a: e.row_sums(**a), slow_row_sums),
     "only_where": Primitive(half_chosen, lambda e, **a: e.only_where(**a), slow_only_where),
@@ -756,6 +777,20 @@ def test_gradients_of_forbidden_weights_have_no_effect(engine, allowed, poison):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("name", ["causal", "strictly_causal"])
+def test_nothing_is_mutual_under_causal_masks(name, engine):
+    allowed = allowed_pairs(name, 5)
+    W = np.where(allowed, np.random.default_rng(8).normal(size=(2, 3, 5, 5)), 0)
+    assert not choose(engine).mutual_sums(W, allowed).any()
+
+
+def test_mutual_pairs_are_counted_in_double_precision(engine):
+    """Single precision cannot count beyond 2^24."""
+    sums = choose(engine).mutual_sums(np.ones((1, 2, 3, 3), np.float32), np.ones((3, 3), bool))
+    assert sums.dtype == np.float64
+    np.testing.assert_array_equal(sums, [[12, 12, 12]])
+
+
 def test_rows_of_zero_weight_are_skipped_whatever_they_hold(engine):
     logits = np.array([[[0.0, 1.0], [np.nan, np.inf]]])
     arguments = (np.array([[1, 0]]), np.array([[1.0, 0.0]]))
@@ -867,6 +902,7 @@ KERNELS = {
     "pair_products": ("_row_spans",),
     "key_sums": ("_row_spans",),
     "query_sums": ("_row_spans",),
+    "mutual_sums": ("_mutual", "_row_spans"),
     "cross_entropy": ("_cross_entropy",),
     "embedding_gradient": ("_embedding_gradient",),
     "layer_norm": ("_layer_norm",),
@@ -875,7 +911,7 @@ KERNELS = {
     "gelu_backward": ("_gelu_backward",),
     "adamw_update": ("_adamw",),
 }
-PLUMBING = {"using", "run", "call", "empty", "session", "scratch", "put", "get"}
+PLUMBING = {"using", "run", "call", "empty", "session", "scratch", "put", "get", "on_host"}
 
 
 def test_the_numba_engine_compiles_all_that_gains_by_it():
@@ -938,6 +974,7 @@ def kernel_arguments():
         "softmax_rows": (S, HOLES, stops, SCALE, empty((2, 4, 4))),
         "softmax_rows_backward": (A, dA, HOLES, stops, SCALE, empty((2, 4, 4))),
         "scale_rows": (S, HOLES, SCALE, empty((2, 4, 4))),
+        "mutual_entries": (A[None], HOLES, empty((1, 3))),
         "cross_entropy_rows": (x, tokens, weights, empty(2), empty(x.shape)),
         "embedding_gradient_rows": (tokens, x, empty((2, 4, 4))),
         "layer_norm_rows": (
@@ -958,6 +995,7 @@ COMPILED = {
     "softmax_rows": "_softmax",
     "softmax_rows_backward": "_softmax_backward",
     "scale_rows": "_scale",
+    "mutual_entries": "_mutual",
     "cross_entropy_rows": "_cross_entropy",
     "embedding_gradient_rows": "_embedding_gradient",
     "layer_norm_rows": "_layer_norm",
@@ -986,4 +1024,4 @@ def test_every_kernel_is_compared():
     names = {
         n for n, f in vars(kernels).items() if getattr(f, "__module__", "") == kernels.__name__
     }
-    assert names == COMPILED.keys() | {"row_spans", "exponential", "largest"}
+    assert names == COMPILED.keys() | {"row_spans", "exponential", "largest", "any_mutual"}
