@@ -38,6 +38,7 @@ def test_a_ratio_is_empty_where_there_is_nothing_to_divide_by():
         (np.float32(1), np.float32([2]), np.float32),
         (1.0, np.float32([2]), np.float32),
         (np.float32([1]), np.float64([2]), np.float64),
+        (np.float64([1]), np.float32([2]), np.float64),
         (np.int64([1]), np.int64([2]), np.float64),
     ],
 )

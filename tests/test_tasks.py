@@ -17,6 +17,7 @@ from minattn.testing.strategies import build_batch, build_case, build_params, ca
 CONFIG = ma.TransformerConfig(
     vocab_size=7, width=8, layers=2, heads=2, max_length=64, norm="post", feed_forward=5, bias=True
 )
+ARRAYS = ("inputs", "targets", "weights")
 
 
 def changed(params, seed):
@@ -49,9 +50,10 @@ def spoil(buffers):
 
 def attended(tape):
     """Look at all of a tape that was made forward and backward."""
-    layer = tape.layers[0].attention
-    arrays = {"A": layer.A, "G": layer.output_gradient, "dS": layer.score_gradient, "x": layer.x}
-    arrays |= {"inputs": tape.inputs, "final": tape.final}
+    arrays = {"inputs": tape.inputs, "final": tape.final}
+    for number, block in enumerate(tape.layers):
+        for name in ("x", "A", "output_gradient", "score_gradient"):
+            arrays[f"{name} {number}"] = getattr(block.attention, name)
     return {name: array.sum(axis=1) for name, array in arrays.items()}
 
 
@@ -109,6 +111,45 @@ def test_so_it_is_with_many_blocks_whoever_runs_them(engine, threads, monkeypatc
     np.testing.assert_array_equal(
         one.layers[1].attention.score_gradient, other.layers[1].attention.score_gradient
     )
+
+
+def test_so_it_is_with_a_batch_in_the_order_of_fortran(engine):
+    case = build_case(CONFIG, replicas=2, batch_size=3, length=6)
+    turned = {name: np.asfortranarray(getattr(case.batch, name)) for name in ARRAYS}
+    agrees_when_repeated(case._replace(batch=dataclasses.replace(case.batch, **turned)), engine, 2)
+
+
+def test_who_watches_a_step_sees_the_complete_tape(engine):
+    case = build_case(CONFIG, replicas=2, batch_size=3, length=6)
+    seen = step(case, watch=attended, engine=engine).sums
+    expected = attended(ma.loss_and_grad(*case, engine)[2])
+    assert seen.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(seen[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("taped", [False, True])
+def test_blocks_take_the_same_memory_unless_their_tapes_are_kept(engine, taped, monkeypatch):
+    monkeypatch.setattr(division, "TOKENS_PER_BLOCK", 12)
+    monkeypatch.setattr(division, "ENTRIES_PER_BLOCK", 96)
+    case, buffers, places = build_case(CONFIG, batch_size=4, length=6), Buffers(), []
+
+    def place(tape):
+        places.append(tape.layers[0].attention.A.ctypes.data)
+        return {}
+
+    for _ in range(2):
+        step(case, buffers, taped, place, engine)
+    first, second, *again = places
+    assert again == [first, second]
+    assert (first == second) != taped
+
+
+def test_the_gradient_of_the_logits_takes_their_memory():
+    config, buffers = dataclasses.replace(CONFIG, vocab_size=500), Buffers()
+    step(build_case(config, batch_size=3, length=6), buffers)
+    (workspace,) = buffers._free
+    assert sum(memory.size >= 3 * 6 * 500 * 8 for memory in workspace._buffers) == 1
 
 
 @pytest.mark.parametrize("mask", ["causal", np.tri(6, k=1, dtype=bool)], ids=["name", "array"])
