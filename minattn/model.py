@@ -142,9 +142,9 @@ def backward(config: TransformerConfig, params: Params, tape: Tape, dlogits: Arr
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters as a pass over the stack wants them: those of each layer under short names."""
+    """Parameters as a pass over the stack wants them: each layer's also under short names."""
 
-    outer: Params
+    params: Params
     layers: list[Params]
 
     def join(self, xp: Any) -> None:
@@ -154,19 +154,18 @@ class Weights:
 
     def of(self, replicas: slice) -> Weights:
         """Return those of some replicas."""
-        outer, *layers = (
+        params, *layers = (
             {name: value[replicas] for name, value in part.items()}
-            for part in (self.outer, *self.layers)
+            for part in (self.params, *self.layers)
         )
-        return Weights(outer, layers)
+        return Weights(params, layers)
 
 
 def by_layer(engine: Reference, config: TransformerConfig, params: Params) -> Weights:
     """Sort checked parameters by layer."""
     numbers = range(config.layers)
     layers = [attention.joined(below(params, f"layers.{i}."), engine.xp) for i in numbers]
-    outer = {name: value for name, value in params.items() if not name.startswith("layers.")}
-    return Weights(outer, layers)
+    return Weights(params, layers)
 
 
 def run_forward(
@@ -181,8 +180,8 @@ def run_forward(
 
     `W_qk_offsets` maps a layer to an array (R, H, d, d) that is added to its W_qk in the scores.
     """
-    outer = weights.outer
-    x = embedding.forward(engine, outer, inputs)  # 1
+    params = weights.params
+    x = embedding.forward(engine, params, inputs)  # 1
     layers = []
     for number, p in enumerate(weights.layers):
         offset = (W_qk_offsets or {}).get(number)
@@ -190,9 +189,9 @@ def run_forward(
         layers.append(layer)
     norm_final = None
     if config.norm == "pre":
-        gain, shift = outer["norm_final.gain"], outer["norm_final.shift"]
+        gain, shift = params["norm_final.gain"], params["norm_final.shift"]
         x, norm_final = norm.forward(engine, gain, shift, x)  # 3
-    logits = linear.forward(engine, x, outer["unembedding"])  # 4
+    logits = linear.forward(engine, x, params["unembedding"])  # 4
     return logits, Tape(inputs, allowed, layers, x, norm_final, engine.using(None))
 
 
@@ -203,11 +202,11 @@ def run_backward(
 
     A part's arrays may be used again once the next part is asked for.
     """
-    outer = weights.outer
-    dx, d_unembedding = linear.backward(engine, tape.final, outer["unembedding"], dlogits)  # 4
+    params = weights.params
+    dx, d_unembedding = linear.backward(engine, tape.final, params["unembedding"], dlogits)  # 4
     yield {"unembedding": d_unembedding}
     if tape.norm_final is not None:
-        gain = outer["norm_final.gain"]
+        gain = params["norm_final.gain"]
         dx, d_gain, d_shift = norm.backward(engine, gain, tape.norm_final, dx)  # 3
         yield {"norm_final.gain": d_gain, "norm_final.shift": d_shift}
     for number in reversed(range(config.layers)):
@@ -216,7 +215,7 @@ def run_backward(
             d_inner, found = block.backward(engine, config, p, layer, dx, tape.allowed)  # 2
             yield prefixed(f"layers.{number}.", found)
             engine.assign(dx, d_inner)
-    yield embedding.backward(engine, outer, tape.inputs, dx)  # 1
+    yield embedding.backward(engine, params, tape.inputs, dx)  # 1
 
 
 def _check_finite(where: str, found: Params) -> None:

@@ -1,6 +1,7 @@
 """The model as a whole: against loops and complex steps, replicas, causality, bad arguments."""
 
 import dataclasses
+import re
 
 import naive
 import numpy as np
@@ -27,7 +28,7 @@ variants = pytest.mark.parametrize("config", VARIANTS, ids=lambda c: f"{c.norm}-
 
 def scalar_loss(config, batch, weights):
     """The weighted sum of the replicas' losses as a function of the parameters, complex too."""
-    return lambda p: (weights * ma.loss_and_grad(config, p, batch, "numpy")[0]).sum()
+    return lambda p: (weights * ma.mean_loss(config, p, batch, "numpy")).sum()
 
 
 def frozen(arrays):
@@ -66,15 +67,16 @@ def test_gradient_along_a_random_direction(engine, case, seed):
 
 
 @variants
-def test_gradient_in_every_entry(engine, config):
+def test_gradient_in_every_entry(config):
     _, params, batch = build_case(config, replicas=2, batch_size=2, length=5)
-    _, found, _ = ma.loss_and_grad(config, params, batch, engine)
     weights = np.array([1.0, -2.0])
     expected = naive.gradient(scalar_loss(config, batch, weights), params)
     largest = max(abs(gradient).max() for gradient in expected.values())
-    for name, gradient in expected.items():
-        error = abs(np.einsum("r,r...->r...", weights, found[name]) - gradient).max()
-        assert error <= 1e-12 * largest, name
+    for engine in ("numpy", "numba"):
+        _, found, _ = ma.loss_and_grad(config, params, batch, engine)
+        for name, gradient in expected.items():
+            error = abs(np.einsum("r,r...->r...", weights, found[name]) - gradient).max()
+            assert error <= 1e-12 * largest, (engine, name)
 
 
 @variants
@@ -337,30 +339,68 @@ def test_complex_parameters_need_the_numpy_engine():
         ma.forward(CONFIG, params, TOKENS, engine="numba")
 
 
-def test_backward_checks_its_arguments():
-    logits, tape = ma.forward(CONFIG, PARAMS, TOKENS, tape=True)
-    for bad in (logits[:1], logits[..., :1], logits.reshape(2, -1), np.full(logits.shape, "a")):
-        with pytest.raises(ValueError, match="dlogits: got "):
-            ma.backward(CONFIG, PARAMS, tape, bad)
-    for bad in (None, logits):
-        with pytest.raises(ValueError, match="tape: got "):
-            ma.backward(CONFIG, PARAMS, bad, logits)
-    shallow = dataclasses.replace(CONFIG, layers=1)
-    with pytest.raises(ValueError, match="tape: got "):
-        ma.backward(shallow, build_params(shallow, 2), tape, logits)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tape": 1}, "tape: got 1, needs True or False"),
+        (
+            {"tokens": TOKENS[:1]},
+            "tokens: got shape (1, 3, 4), needs shape (B, N) or (2, B, N), none of them 0",
+        ),
+        ({"tokens": np.zeros((2, 7), int)}, "tokens: got length 7, needs at most max_length 6"),
+    ],
+)
+def test_forward_says_what_it_needs(changes, message):
+    good = {"config": CONFIG, "params": PARAMS, "tokens": TOKENS}
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ma.forward(**(good | changes))
 
 
-def test_complex_dlogits_of_a_real_model_are_an_error():
-    logits, tape = ma.forward(CONFIG, PARAMS, TOKENS, tape=True)
-    with pytest.raises(ValueError, match=r"^dlogits: got an array of complex128"):
-        ma.backward(CONFIG, PARAMS, tape, logits + 1j)
+LOGITS, TAPE = ma.forward(CONFIG, PARAMS, TOKENS, engine="numpy", tape=True)
+SHALLOW = dataclasses.replace(CONFIG, layers=1)
+SINGLE = {name: value.astype(np.float32) for name, value in PARAMS.items()}
+ONE = {name: value[:1] for name, value in PARAMS.items()}
+DLOGITS = "needs float64 of shape (2, 3, 4, 5)"
 
 
-def test_parameters_of_other_replicas_than_the_tape_are_an_error():
-    logits, tape = ma.forward(CONFIG, PARAMS, TOKENS, tape=True)
-    alone = {name: value[:1] for name, value in PARAMS.items()}
-    with pytest.raises(ValueError, match=r"^(tape|params)[^:]*: got "):
-        ma.backward(CONFIG, alone, tape, logits)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dlogits": LOGITS[:1]}, f"dlogits: got float64 of shape (1, 3, 4, 5), {DLOGITS}"),
+        ({"dlogits": LOGITS[..., 0]}, f"dlogits: got float64 of shape (2, 3, 4), {DLOGITS}"),
+        ({"dlogits": LOGITS.astype(str)}, f"dlogits: got an array of <U32, {DLOGITS}"),
+        ({"dlogits": LOGITS + 1j}, f"dlogits: got an array of complex128, {DLOGITS}"),
+        ({"tape": None}, "tape: got NoneType, needs the tape of a forward pass of this model"),
+        ({"tape": LOGITS}, "tape: got ndarray, needs the tape of a forward pass of this model"),
+        (
+            {"config": SHALLOW, "params": build_params(SHALLOW, 2)},
+            "tape: got 2 layers, needs 1, as config has",
+        ),
+        (
+            {"params": ONE},
+            "tape: got one of 2 replicas of float64, "
+            "needs one of 1 replicas of float64, as params have",
+        ),
+        (
+            {"params": SINGLE},
+            "tape: got one of 2 replicas of float64, "
+            "needs one of 2 replicas of float32, as params have",
+        ),
+    ],
+)
+def test_backward_says_what_it_needs(changes, message):
+    good = {"config": CONFIG, "params": PARAMS, "tape": TAPE, "dlogits": LOGITS}
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ma.backward(**(good | changes))
+
+
+@pytest.mark.parametrize("kind", [int, np.uint8, np.float32, np.float64])
+def test_dlogits_of_any_real_kind_are_taken(kind):
+    dlogits = np.arange(LOGITS.size).reshape(LOGITS.shape) % 5
+    expected = ma.backward(CONFIG, PARAMS, TAPE, dlogits.astype(np.float64))
+    found = ma.backward(CONFIG, PARAMS, TAPE, dlogits.astype(kind))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_an_engine_of_ones_own_runs_backward_too():
@@ -386,13 +426,21 @@ def test_parameters_in_the_other_byte_order():
 @pytest.mark.parametrize("norm", ["none", "pre"])
 def test_what_overflows_is_an_error_of_its_own_and_no_warning(engine, norm):
     config = ma.TransformerConfig(vocab_size=3, width=4, layers=1, heads=2, max_length=3, norm=norm)
-    params = {name: 1e200 * value for name, value in ma.init_params(config).items()}
-    with pytest.raises(FloatingPointError, match=r"^forward: non-finite value in the logits"):
-        ma.forward(config, params, np.array([[0, 1, 2]]), engine=engine)
-    params = ma.init_params(config)
+    params = ma.init_params(config, replicas=2)
+    large = {
+        name: value * [[[1.0]], [[1e200]]] for name, value in params.items() if value.ndim == 3
+    }
+    with pytest.raises(
+        FloatingPointError, match=r"^forward: non-finite value in the logits, replica 1$"
+    ):
+        ma.forward(config, params | large, np.array([[0, 1, 2]]), engine=engine)
+    params["unembedding"][1] *= 100
     _, tape = ma.forward(config, params, np.array([[0, 1, 2]]), engine=engine, tape=True)
-    with pytest.raises(FloatingPointError, match=r"^backward: non-finite value in the gradient"):
-        ma.backward(config, params, tape, np.full((1, 1, 3, 3), 1e308))
+    with pytest.raises(
+        FloatingPointError,
+        match=r"^backward: non-finite value in the gradient of token_embedding, replica 1$",
+    ):
+        ma.backward(config, params, tape, np.full((2, 1, 3, 3), 1e307))
 
 
 def test_gradients_are_of_the_precision_of_params(engine):
