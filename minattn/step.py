@@ -93,9 +93,9 @@ def mean_loss(
         If the arguments do not fit, before anything is computed.
     """
     problem, dtype = pose(config, params, batch)
-    _check_offsets(config, len(problem.inputs), W_qk_offsets)
+    offsets = _checked_offsets(config, len(problem.inputs), W_qk_offsets)
     ready = choose(engine, dtype)
-    params, problem, offsets = ready.put((params, problem, W_qk_offsets))
+    params, problem, offsets = ready.put((params, problem, offsets))
     weights = by_layer(ready, config, params)
     logits, _ = run_forward(ready, config, weights, problem.inputs, problem.allowed, offsets)
     rows = logits.shape[:2]
@@ -103,20 +103,22 @@ def mean_loss(
     return ready.get(loss.forward(ready, logits, *arrays, out=logits)[0])
 
 
-def _check_offsets(
+def _checked_offsets(
     config: TransformerConfig, replicas: int, offsets: dict[int, Array] | None
-) -> None:
+) -> dict[int, Array]:
     if offsets is None:
-        return
+        return {}
     layers, shape = range(config.layers), (replicas, config.heads, config.width, config.width)
-    needs = f"a dict from layers within 0..{config.layers - 1} to arrays of shape {shape}"
+    needs = f"a dict from layers within 0..{config.layers - 1} to floats of shape {shape}"
     if not isinstance(offsets, dict) or not all(layer in layers for layer in offsets):
         checks.fail("W_qk_offsets", f"{offsets!r:.60}", needs)
+    found = {}
     for layer, offset in offsets.items():
-        kind = getattr(getattr(offset, "dtype", None), "kind", "")
-        if not isinstance(offset, np.ndarray) or kind not in "fc" or offset.shape != shape:
-            got = f"{type(offset).__name__} of shape {getattr(offset, 'shape', None)}"
-            checks.fail(f"W_qk_offsets[{layer}]", got, needs)
+        name = f"W_qk_offsets[{layer}]"
+        found[layer] = checks.array(name, offset, "fc", needs)
+        if found[layer].shape != shape:
+            checks.fail(name, f"{found[layer].dtype} of shape {found[layer].shape}", needs)
+    return found
 
 
 def pose(config: TransformerConfig, params: Params, batch: Batch) -> tuple[Problem, np.dtype]:

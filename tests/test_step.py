@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +13,14 @@ from hypothesis import strategies as st
 import minattn as ma
 from minattn import division
 from minattn.division import ENTRIES_PER_BLOCK, TOKENS_PER_BLOCK, shards
+from minattn.engines import choose
+from minattn.step import check_finite, pose, take
 from minattn.testing.strategies import build_batch, build_case, build_params, cases
 
 CONFIG = ma.TransformerConfig(
     vocab_size=7, width=8, layers=2, heads=2, max_length=256, norm="pre", feed_forward=5, bias=True
 )
+BATCH = build_batch(CONFIG, 2, 3, 4)
 
 
 def arrays_of(tape):
@@ -232,6 +237,60 @@ def test_the_masked_objective_hides_what_it_asks_for(engine):
     assert (ma.forward(CONFIG, params, shown.inputs, shown.mask, engine) != logits[0]).all()
 
 
+@given(case=cases())
+def test_the_mean_loss_is_that_of_the_step(engine, case):
+    loss, _, _ = ma.loss_and_grad(*case, engine=engine)
+    found = ma.mean_loss(*case, engine=engine)
+    assert found.shape == loss.shape
+    np.testing.assert_allclose(found, loss, rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", [ma.loss_and_grad, ma.mean_loss])
+def test_complex_parameters_need_the_numpy_engine(function):
+    config, params, batch = build_case(CONFIG, replicas=2, batch_size=2, length=4)
+    params = {name: value.astype(complex) for name, value in params.items()}
+    loss, expected = function(config, params, batch), ma.mean_loss(config, params, batch, "numpy")
+    np.testing.assert_array_equal(loss[0] if isinstance(loss, tuple) else loss, expected)
+    assert expected.dtype == complex
+    with pytest.raises(ValueError, match=r"^engine: got 'numba' for complex128, needs "):
+        function(config, params, batch, "numba")
+
+
+@pytest.mark.parametrize("layers", [[], [0], [1], [0, 1]])
+def test_an_offset_of_W_qk_does_what_a_change_of_W_q_does(engine, layers):
+    config = dataclasses.replace(CONFIG, bias=False)
+    _, params, batch = build_case(config, replicas=2, batch_size=3, length=5)
+    offsets, moved, rng = {}, dict(params), np.random.default_rng(0)
+    for layer in layers:
+        W_q, W_k = (params[f"layers.{layer}.{name}"] for name in ("W_q", "W_k"))
+        change = rng.standard_normal(W_q.shape)
+        offsets[layer] = np.einsum("rdhi,rehi->rhde", change, W_k).tolist()
+        moved[f"layers.{layer}.W_q"] = W_q + change
+    found = ma.mean_loss(config, params, batch, engine, offsets)
+    np.testing.assert_allclose(found, ma.mean_loss(config, moved, batch, engine), rtol=1e-12)
+
+
+OFFSET = np.zeros((2, 2, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "got"),
+    [
+        ([OFFSET], f"W_qk_offsets: got {[OFFSET]!r:.60}"),
+        ({2: 0.0}, "W_qk_offsets: got {2: 0.0}"),
+        ({0: OFFSET, -1: 0.0}, f"W_qk_offsets: got { {0: OFFSET}!r:.60}"),
+        ({0: OFFSET, 1: 0.0}, "W_qk_offsets[1]: got float64 of shape ()"),
+        ({0: OFFSET[:1]}, "W_qk_offsets[0]: got float64 of shape (1, 2, 8, 8)"),
+        ({0: OFFSET.astype(int)}, "W_qk_offsets[0]: got an array of int64"),
+        ({0: [[0.0], []]}, "W_qk_offsets[0]: got a list that is no array"),
+    ],
+)
+def test_offsets_that_fit_no_layer_are_an_error(offsets, got):
+    needs = "a dict from layers within 0..1 to floats of shape (2, 2, 8, 8)"
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{got}, needs {needs}')}$"):
+        ma.mean_loss(CONFIG, build_params(CONFIG, 2), BATCH, W_qk_offsets=offsets)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize(
     ("name", "place"),
@@ -248,8 +307,42 @@ def test_non_finite_values_are_named_by_layer_and_replica(engine, bad, name, pla
     config = dataclasses.replace(CONFIG, norm="none")
     _, params, batch = build_case(config, replicas=2, batch_size=2, length=4)
     params[name][1] = bad
-    with pytest.raises(FloatingPointError, match=rf"non-finite value in {place}, replica 1$"):
+    message = f"^loss_and_grad: non-finite value in {place}, replica 1$"
+    with pytest.raises(FloatingPointError, match=message):
         ma.loss_and_grad(config, params, batch, engine)
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (["token_embedding"], "token_embedding"),
+        (["token_embedding", "layers.0.W_k"], r"layer 0 \(layers.0.W_k\)"),
+        (["layers.0.W_k", "layers.1.W_v"], r"layer 1 \(layers.1.W_v\)"),
+        (["layers.1.W_v", "norm_final.gain"], "norm_final.gain"),
+        (["norm_final.gain", "unembedding"], "unembedding"),
+    ],
+)
+def test_of_several_bad_gradients_the_one_that_backward_meets_first_is_named(names, place):
+    problem, dtype = pose(*build_case(CONFIG, replicas=2, batch_size=2, length=4))
+    outcome = take(choose("numpy", dtype), CONFIG, build_params(CONFIG, 2), problem, taped=True)
+    for name in names:
+        outcome.grads[name][1] = np.nan
+    message = f"^fit: non-finite value in the gradient of {place}, replica 7$"
+    with pytest.raises(FloatingPointError, match=message):
+        check_finite(choose("numpy", dtype), outcome, "fit", [3, 7])
+
+
+def test_a_step_without_tapes_is_taken_again_to_say_where_it_failed():
+    _, params, batch = build_case(CONFIG, replicas=2, batch_size=2, length=4)
+    params["layers.1.norm_attention.gain"][0] = np.nan
+    problem, dtype = pose(CONFIG, params, batch)
+    engine = choose("numpy", dtype)
+    outcome = take(engine, CONFIG, params, problem)
+    assert outcome.tapes == []
+    again = partial(take, engine, CONFIG, params, problem, taped=True)
+    message = "^fit: non-finite value in the input of layer 1, replica 4$"
+    with pytest.raises(FloatingPointError, match=message):
+        check_finite(engine, outcome, "fit", [4, 0], again)
 
 
 def test_a_loss_that_overflows_is_an_error_rather_than_a_warning(engine):
@@ -259,9 +352,6 @@ def test_a_loss_that_overflows_is_an_error_rather_than_a_warning(engine):
     params["unembedding"] *= 1e200
     with pytest.raises(FloatingPointError, match="replica 0"):
         ma.loss_and_grad(CONFIG, params, batch, engine)
-
-
-BATCH = build_batch(CONFIG, 2, 3, 4)
 
 
 @pytest.mark.parametrize(
