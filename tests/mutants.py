@@ -69,8 +69,6 @@ ANSWERS = {
     "observers": ["test_observers"],
     "optim": ["test_optim", "engines/test_primitives"],
 }
-# Modules of which not all survivors have been argued or killed yet: a sample leaves them out.
-UNFINISHED = {"step"}
 TESTS = Path(__file__).resolve().parent
 ARGUED = TESTS / "survivors.md"
 # Of one test. No clock on the wall: the machine may be busy, or stand still for a while.
@@ -289,8 +287,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="stop then; the order is drawn at random")
     parser.add_argument("--seed", type=int, help="of that order (default: a new one)")
     options = parser.parse_args()
-    left_out = set() if options.minutes is None else UNFINISHED
-    modules = options.modules or [name for name in ANSWERS if name not in left_out]
+    modules = options.modules or list(ANSWERS)
     if unknown := set(modules) - set(ANSWERS):
         parser.error(f"no tests answer for {', '.join(sorted(unknown))}")
     seed = random.randrange(10**6) if options.seed is None else options.seed
