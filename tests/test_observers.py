@@ -32,6 +32,7 @@ def test_account_by_definition(dtype, mask):
     assert set(found) == expected | extra
     assert all(np.shape(value) == (3, 3) for value in found.values())
     sums = ma.account(CONFIG, initial).of_block(tape)
+    assert sums["gradient"].dtype == dtype
     atol = 1e-12 if dtype == "float64" else 1e-5  # beta out of backprop, and by its own formula
     for layer in range(3):
         now = ma.W_qk(case.params, layer)

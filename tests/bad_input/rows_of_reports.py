@@ -54,6 +54,7 @@ SCORES = [
     row(ma.directionality, {"M": SQUARE}, M=MATRICES, variant=NAME, gamma=AMOUNT),
     row(ma.dispersion, {"M": SQUARE}, M=MATRICES),
     row(scores.scores, {"M": SQUARE}, M=MATRICES, gamma=AMOUNT),
+    row(scores.squares_of, {"M": SQUARE}, M=MATRICES),
     row(
         ma.scores_from_factors,
         FACTORS,

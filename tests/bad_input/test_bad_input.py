@@ -52,8 +52,8 @@ READ = (
     *("ProductChange", "Rotary", "Rule", "Scores", "Sound", "Statement", "Tower"),
     "Trial",
 )
-# Called by `check` and by `Optimizer.step`, which have rows; of checked values.
-WITHIN = ("Statement.check", "Optimizer.apply", "mean_and_error")
+# Called by `check`, `Optimizer.step` and `scores`, which have rows; of checked values.
+WITHIN = ("Statement.check", "Optimizer.apply", "scores_from_squares", "mean_and_error")
 
 
 def public():
