@@ -143,7 +143,8 @@ def squares_of(M: Any) -> tuple[Squares, float]:
     array = _reals("M", M)
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         checks.fail("M", f"the shape {array.shape}", "square matrices (..., d, d)")
-    return squares.of_matrix(array), squares.rounding(array.shape[-1], array)
+    found = squares.of_matrix(array)
+    return found, squares.rounding(found.rows.shape[-1], array)
 
 
 def scores_from_squares(found: Squares, floor: float, gamma: float = 2.0) -> Scores:

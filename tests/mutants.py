@@ -67,7 +67,6 @@ ANSWERS = {
     "step": ["test_step", "test_tasks", "test_model", "engines/test_cupy_gpu"],
     "tasks": ["test_tasks", "test_step"],
     "observers": ["test_observers"],
-    "records": ["test_records"],
     "optim": ["test_optim", "engines/test_primitives"],
 }
 TESTS = Path(__file__).resolve().parent

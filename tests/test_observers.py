@@ -52,6 +52,19 @@ def test_account_by_definition(dtype, mask):
     assert np.isnan(found["agreement"]).all() == (mask == "causal")
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_account_sums_its_terms_in_the_precision_of_the_model(dtype):
+    case = build_case(CONFIG, replicas=2, batch_size=3, length=6, mask="bidirectional")
+    params = {name: value.astype(dtype) for name, value in case.params.items()}
+    _, _, tape = ma.loss_and_grad(CONFIG, params, case.batch, engine="numpy")
+    gradient = ma.account(CONFIG, params).of_block(tape)["gradient"]
+    for layer in range(CONFIG.layers):
+        attention = tape.layers[layer].attention
+        x = attention.x.reshape(2, 3, 6, -1)
+        expected = ma.terms.weighted_outer_sum(x, attention.score_gradient)
+        np.testing.assert_array_equal(gradient[:, layer], expected)
+
+
 def test_no_change_at_the_start():
     case = build_case(CONFIG, replicas=2, length=6)
     found, _ = observed(case, case.params)

@@ -16,6 +16,8 @@ from minattn.scores import (
     dispersion,
     scores,
     scores_from_factors,
+    scores_from_squares,
+    squares_of,
     symmetry,
 )
 
@@ -105,6 +107,16 @@ def test_each_function_returns_its_field_of_scores():
     assert directionality(outer, gamma=0.1) == found.directionality
     assert directionality(outer, "published", 0.1) == found.directionality_published
     assert len({*found, directionality(outer), directionality(outer, "published")}) == 6
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_squares_can_be_scored_later_and_together(dtype):
+    matrices = [np.asarray(M, dtype) for M in (outer, dominant_column, orthogonal(8, 0))]
+    kept = [squares_of(M) for M in matrices]
+    together = squares.Squares(*map(np.stack, zip(*(found for found, _ in kept), strict=True)))
+    found = scores_from_squares(together, kept[0][1])
+    np.testing.assert_array_equal(found, np.transpose([scores(M) for M in matrices]))
+    assert found.directionality.any()
 
 
 # Values worked by hand
