@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,4 +68,8 @@ def sims(folder: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has read enough: `python -m minattn | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

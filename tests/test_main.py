@@ -1,5 +1,6 @@
 """What `python -m minattn` says."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,12 @@ def test_sims_are_listed_with_their_questions(tmp_path):
 def test_without_sims_it_says_where_to_get_them(tmp_path, name):
     (line,) = tour.sims(tmp_path / name)
     assert "source distribution" in line
+
+
+def test_a_reader_who_leaves_early_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "minattn"]
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
