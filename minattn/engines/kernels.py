@@ -139,22 +139,9 @@ def scale_rows(scores: Array, allowed: Array, scale: float, out: Array) -> None:
                 out[m, i, j] = scores[m, i, j] * scale if allowed[i, j] else 0.0
 
 
-@register_jitable
-def any_mutual(allowed: Array) -> bool:
-    """Whether two positions see each other; none do under causal masks."""
-    for i in range(len(allowed)):
-        for j in range(i):
-            if allowed[i, j] and allowed[j, i]:
-                return True
-    return False
-
-
 def mutual_entries(weights: Array, allowed: Array, out: Array) -> None:
     """Write the sums of `Reference.mutual_sums`; weights (R, M, N, N) and out (R, 3)."""
     replicas, matrices, size, _ = weights.shape
-    if not any_mutual(allowed):
-        out[...] = 0.0
-        return
     active = np.empty(size, dtype=np.bool_)
     for r in range(replicas):
         product, energy, pairs = 0.0, 0.0, 0

@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     """A mask, where its rows stop, and the bands of queries and of keys that are computed."""
 
     allowed: Array
+    mutual: bool  # whether two positions see each other
     stops: Array
     by_query: list[Band]
     by_key: list[Band]
@@ -131,10 +132,13 @@ class NumbaCPU(Reference):
         return out
 
     def mutual_sums(self, W: Array, allowed: Array) -> Array:
-        """Pass over the pairs once."""
-        out = self.empty((len(W), 3), np.float64)
-        rows = self._plain(W).reshape(len(W), -1, *W.shape[-2:])
-        self.call(_mutual, rows, _plan(allowed).allowed, out)
+        """Pass over the pairs once, or not at all where a mask is causal."""
+        out, plan = self.empty((len(W), 3), np.float64), _plan(allowed)
+        if plan.mutual:
+            rows = self._plain(W).reshape(len(W), -1, *W.shape[-2:])
+            self.call(_mutual, rows, plan.allowed, out)
+        else:
+            self.assign(out, 0)
         return out
 
     def cross_entropy(
@@ -238,7 +242,8 @@ def _plan(allowed: Array) -> Plan:
         return known[1]
     own, turned = (np.array(array, order="C") for array in (allowed, allowed.T))
     starts, stops = _row_spans(own)
-    plan = Plan(own, stops, _bands(starts, stops), _bands(*_row_spans(turned)))
+    mutual = bool((own & turned & ~np.eye(len(own), dtype=bool)).any())
+    plan = Plan(own, mutual, stops, _bands(starts, stops), _bands(*_row_spans(turned)))
     if fixed:
         if len(_plans) >= PLANS_REMEMBERED:
             _plans.clear()

@@ -1024,4 +1024,4 @@ def test_every_kernel_is_compared():
     names = {
         n for n, f in vars(kernels).items() if getattr(f, "__module__", "") == kernels.__name__
     }
-    assert names == COMPILED.keys() | {"row_spans", "exponential", "largest", "any_mutual"}
+    assert names == COMPILED.keys() | {"row_spans", "exponential", "largest"}
