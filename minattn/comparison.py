@@ -20,7 +20,7 @@ from minattn.config import TransformerConfig
 from minattn.data import Corpus, MarkovChain, TextSource, optimal_loss
 from minattn.data.stationary import entropies
 from minattn.loop import Objective, Observer, Source
-from minattn.objectives import Batch, MaskedToken, next_token, stack
+from minattn.objectives import MASKED, Batch, MaskedToken, next_token, stack
 from minattn.observers import account, held_out_loss
 from minattn.optim import Optimizer
 from minattn.params import init_params
@@ -87,7 +87,7 @@ class Task:
     def written(self, token: int) -> str:
         """Return how a token is written on an axis; the mask symbol is a black square."""
         if token == self.n_symbols:
-            return "■"
+            return MASKED
         if self.symbols is None:
             return str(token)
         symbol = self.symbols[token]

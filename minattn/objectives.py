@@ -11,6 +11,8 @@ from minattn import checks
 from minattn.arrays import Array
 from minattn.masks import Mask, allowed_pairs, check_mask, describe, same_mask
 
+MASKED = "■"  # how figures write the mask symbol
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:

@@ -16,6 +16,7 @@ import numpy as np
 from minattn import checks
 from minattn.arrays import Array
 from minattn.intervals import mean_interval
+from minattn.objectives import MASKED
 from minattn.saving import write_bytes
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def matrices(panels: Sequence[tuple[str, Array]], title: str) -> Figure:
         Of the whole figure.
     """
     panels = [(name, _finite("panels", M)) for name, M in _some(panels)]
-    made = figure(3.1 * len(panels) + 0.6, 3.9)
+    made = figure(3.1 * len(panels) + 0.6, 4.6)  # so that cells are about square
     made.suptitle(title)
     limit = max(float(abs(M).max()) for _, M in panels) or 1.0
     longest = max(float(np.linalg.norm(M, axis=a).max()) for _, M in panels for a in (0, 1)) or 1.0
@@ -137,7 +138,9 @@ def matrices(panels: Sequence[tuple[str, Array]], title: str) -> Figure:
         else:
             above.tick_params(labelleft=False)
         beside.set_xlabel("norm")
-    made.colorbar(image, ax=maps, location="bottom", shrink=0.5, aspect=40, label="entry")
+    made.colorbar(
+        image, ax=maps, location="bottom", shrink=0.5, aspect=40, label="entry, one scale for all"
+    )
     return made
 
 
@@ -145,7 +148,7 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
     """Draw beta (N, N) of one sequence under several models, with its tokens on both axes.
 
     Each panel has its own scale: coefficients of different objectives differ in size. Of a long
-    sequence every second or third token is written, as there is room for.
+    sequence every second or third token is written, as there is room for, and every masked one.
 
     Parameters
     ----------
@@ -162,7 +165,7 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
         axes = made.add_subplot(1, len(panels), number + 1)
         limit = float(abs(beta).max()) or 1.0
         image = axes.imshow(beta, cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="nearest")
-        ticks = range(0, len(tokens), 1 + len(tokens) // MOST_TOKENS)
+        ticks = _written(tokens)
         tokens = [tokens[place] for place in ticks]
         upright = 90 if max(map(len, tokens)) > 1 else 0  # long labels would run together
         axes.set_xticks(ticks, tokens, rotation=upright)
@@ -172,6 +175,18 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
         bar = made.colorbar(image, ax=axes, location="bottom", shrink=0.8, label="beta_ij")
         bar.set_ticks([-limit, 0, limit], labels=[f"{-limit:.1e}", "0", f"{limit:.1e}"])
     return made
+
+
+def _written(tokens: Sequence[str]) -> list[int]:
+    """Return the places of all masked tokens, and of others with room between them."""
+    step = 1 + len(tokens) // MOST_TOKENS
+    masked = [place for place, token in enumerate(tokens) if token == MASKED]
+    free = [
+        place
+        for place in range(0, len(tokens), step)
+        if all(abs(place - other) >= step for other in masked)
+    ]
+    return sorted(masked + free)
 
 
 def intervals(axes: Axes, names: Sequence[str], values: dict[str, Array]) -> None:

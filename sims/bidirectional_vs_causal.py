@@ -30,7 +30,7 @@ from whose context there is nothing to learn, nothing is asked. Scores are of th
 the mean over layers; replicas of the text share it.
 
 Training is in float32 unless --dtype says otherwise. The default run takes one to two minutes on
-two quiet cores, --quick a few seconds.
+two quiet cores, --quick about ten seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, loss and final score

@@ -55,7 +55,7 @@ Secondary claims and controls, corrected for their number by Holm's method:
 loss (mean over replicas); on text, it did not get below the loss of symbol frequencies alone. No
 verdict is drawn from such a setting; correlations use all settings.
 
-The default run takes one to two minutes on two quiet cores, --quick a few seconds.
+The default run takes one to two minutes on two quiet cores, --quick about ten seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, what stage 1 saw, final scores and predictions

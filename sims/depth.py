@@ -41,7 +41,7 @@ Secondary claims and controls, corrected for their number by Holm's method:
 replicas); no verdict is drawn but for 4, 5 and 10. Replicas share the text: they differ in initial
 parameters and windows. Training is in float32.
 
-The default run takes about two minutes on two quiet cores, --quick a few seconds.
+The default run takes about two minutes on two quiet cores, --quick about ten seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, and every metric by layer

@@ -30,7 +30,7 @@ Secondary claims and controls, corrected for their number by Holm's method:
 "Undertrained": the held-out loss is not below that of symbol frequencies alone (mean over
 replicas); no verdict is drawn from such an arm. Training is in float32.
 
-The default run takes one to two minutes on two quiet cores, --quick a few seconds.
+The default run takes one to two minutes on two quiet cores, --quick about ten seconds.
 
 Files, in the result folder; figures are PNG or, with --format pdf, vector graphics:
   summary.json           how it was run; every claim, loss and final score, what was read

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from minattn import plots
+from minattn.objectives import MASKED
 
 
 @pytest.fixture
@@ -59,6 +60,15 @@ def test_long_sequences_are_thinned_to_what_can_be_read(drawn):
     figure = drawn(plots.coefficients([("arm", np.eye(32), tokens)], "title"))
     shown = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert shown == tokens[::2]
+
+
+def test_every_masked_token_is_written_and_leaves_others_room(drawn):
+    tokens = [MASKED if place in (3, 8, 9) else str(place) for place in range(32)]
+    axes = drawn(plots.coefficients([("arm", np.eye(32), tokens)], "title")).axes[0]
+    for axis in (axes.xaxis, axes.yaxis):
+        places = [int(place) for place in axis.get_ticklocs()]
+        assert [label.get_text() for label in axis.get_ticklabels()] == [tokens[i] for i in places]
+        assert places == [0, 3, 6, 8, 9, *range(12, 32, 2)]
 
 
 @pytest.mark.parametrize("width", [4.0, 13.0])

@@ -133,6 +133,14 @@ def test_links_and_paths_exist():
             assert (ROOT / target).exists(), target
 
 
+def test_links_into_the_page_of_results_name_one_of_its_headings():
+    page = (ROOT / "results/published/README.md").read_text(encoding="utf-8")
+    headings = {title.strip().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", page, re.M)}
+    anchors = set(re.findall(r"\(results/published/README\.md#([\w-]+)\)", README))
+    assert len(anchors) > 5
+    assert anchors <= headings
+
+
 def test_the_two_commands_come_first():
     assert [block.split()[0] for block in SHELL[:2]] == ["pip", "pip"]
     assert "sims/bidirectional_vs_causal.py" in SHELL[0]

@@ -63,21 +63,22 @@ class Parser(argparse.ArgumentParser):
         ValueError
             If an option is wrong, or could not be published after the run.
         """
-        found = super().parse_args(args, namespace)
+        found, name = super().parse_args(args, namespace), Path(self.prog).stem
         if getattr(found, "again", None) is not None:
             found = self._repeat(args, found)
-        for name, value in self.sizes[getattr(found, "quick", False)].items():
-            if getattr(found, name, None) is None:
-                setattr(found, name, value)
-        for name, least in self.least.items():
-            if hasattr(found, name):
-                checks.integer(f"--{name}", getattr(found, name), least)
+        for size, value in self.sizes[getattr(found, "quick", False)].items():
+            if getattr(found, size, None) is None:
+                setattr(found, size, value)
+        for option, least in self.least.items():
+            if hasattr(found, option):
+                checks.integer(f"--{option}", getattr(found, option), least)
+        if getattr(found, "out", name) is None:
+            found.out = RESULTS / (name + "_quick" * found.quick)
         if getattr(found, "workers", 1) is None:
             found.workers = 1 if found.quick else available_cores()
         if getattr(found, "publish", False):
             if found.format != "png":
                 checks.fail("--format", f"{found.format} beside --publish", "png: pages show it")
-            name = Path(self.prog).stem
             with result_folder(RESULTS / "published" / name):
                 pass
         return found
@@ -118,9 +119,8 @@ def parser(name: str, description: str | None) -> Parser:
     made.add_argument(
         "--out",
         type=Path,
-        default=RESULTS / name,
         metavar="DIR",
-        help=f"the result folder itself (default {RESULTS / name})",
+        help=f"the result folder itself (default {RESULTS / name}; with --quick {name}_quick)",
     )
     made.add_argument(
         "--from",

@@ -190,7 +190,7 @@ SHOWN: dict[str, tuple[str, Callable[[Published], str]]] = {
     "symmetric_init": ("speed_up", symmetric_init),
     "time_reversal": ("overview", time_reversal),
     "column_dominance": ("conditions", column_dominance),
-    "depth": ("scores", depth),
+    "depth": ("steps", depth),
     "modalities": ("overview", modalities),
     "score_checkpoint": ("scores", score_checkpoint),
 }

@@ -45,6 +45,13 @@ def test_sizes_are_smaller_with_quick_and_checked():
             parser.parse_args(arguments)
 
 
+def test_a_quick_run_leaves_the_results_of_a_full_one_alone():
+    parser = experiment.parser("own", "A sim.")
+    assert parser.parse_args([]).out == Path("results/own")
+    assert parser.parse_args(["--quick"]).out == Path("results/own_quick")
+    assert parser.parse_args(["--quick", "--out", "there"]).out == Path("there")
+
+
 def test_names():
     assert experiment.names("b, a", "--letters", "abc") == ("a", "b")
     for text in ("d", "a,d", "", ","):
