@@ -180,13 +180,11 @@ def coefficients(panels: Sequence[tuple[str, Array, Sequence[str]]], title: str)
 def _written(tokens: Sequence[str]) -> list[int]:
     """Return the places of all masked tokens, and of others with room between them."""
     step = 1 + len(tokens) // MOST_TOKENS
-    masked = [place for place, token in enumerate(tokens) if token == MASKED]
-    free = [
-        place
-        for place in range(0, len(tokens), step)
-        if all(abs(place - other) >= step for other in masked)
-    ]
-    return sorted(masked + free)
+    written = [place for place, token in enumerate(tokens) if token == MASKED]
+    for place in range(len(tokens)):
+        if all(abs(place - other) >= step for other in written):
+            written.append(place)
+    return sorted(written)
 
 
 def intervals(axes: Axes, names: Sequence[str], values: dict[str, Array]) -> None:
