@@ -232,7 +232,7 @@ def outer_sum(x: Array, rows: Array) -> Array:
 
 def agreement(sums: Array) -> tuple[Array, Array]:
     """Return `ImplicitUpdate.agreement` out of an engine's `mutual_sums` (..., 3), summed up."""
-    product, energy, entries = np.moveaxis(sums, -1, 0)
+    product, energy, entries = sums[..., 0], sums[..., 1], sums[..., 2]
     return ratio(product, energy, empty=np.nan), entries.astype(int) // 2
 
 
