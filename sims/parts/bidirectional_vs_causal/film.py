@@ -93,6 +93,7 @@ def scene(runs: Sequence[Run], frames: Sequence[Sequence[Array]]) -> tuple[Figur
 def _matrices(above: SubFigure, runs: Sequence[Run], frames: Sequence[Sequence[Array]]) -> Moving:
     """Draw the first W_qk of each run; return each image with all that it is to show."""
     images = []
+    above.suptitle(" ")  # room for what the whole film says of each step
     panels = above.subplots(1, len(runs), squeeze=False)[0]
     for run, filmed, axes in zip(runs, frames, panels, strict=True):
         limit = float(np.quantile(abs(filmed[-1]), 0.98)) or 1.0  # arms differ in it
