@@ -135,7 +135,7 @@ def function(name: str, value: Any, *takes: str) -> Any:
     """Return `value` if it can be called, given as many arguments as `takes` has names, or fail."""
     if not callable(value) or (takes and not _can_take(value, len(takes))):
         needs = f"a function of ({', '.join(takes)})" if takes else "a function"
-        fail(name, reprlib.repr(value), needs)
+        fail(name, getattr(value, "__name__", reprlib.repr(value)), needs)
     return value
 
 

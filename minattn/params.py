@@ -171,7 +171,9 @@ def factors(params: Params, layer: int) -> tuple[Array, Array]:
     """
     layer = checks.integer("layer", layer, minimum=0)
     if f"layers.{layer}.W_q" not in checks.arrays("params", params):
-        checks.fail("layer", layer, "one of the layers that params have")
+        layers = sum(str(name).endswith(".W_q") for name in params)
+        needs = f"a layer within 0..{layers - 1}" if layers else "params with layers"
+        checks.fail("layer", layer, needs)
     W_q, W_k = (params[f"layers.{layer}.{name}"].swapaxes(1, 2) for name in ("W_q", "W_k"))
     return W_q, W_k
 

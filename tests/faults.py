@@ -296,7 +296,7 @@ def survive(name: str, kills: int, seed: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("--kills", type=int, default=200, help="in all (default 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default 0)")
     options = parser.parse_args()

@@ -282,7 +282,7 @@ def shown(change: Mutation) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("modules", nargs="*", help="such as terms, layers.attention (default all)")
     parser.add_argument("--minutes", type=float, help="stop then; the order is drawn at random")
     parser.add_argument("--seed", type=int, help="of that order (default: a new one)")

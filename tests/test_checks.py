@@ -178,6 +178,14 @@ def test_a_function_that_takes_them_passes(value):
     assert checks.function("objective", value, "tokens", "rng") is value
 
 
+def test_a_function_of_other_arguments_is_called_by_its_name():
+    def objective(tokens):
+        return tokens
+
+    with pytest.raises(ValueError, match=r"^objective: got objective, needs a function of"):
+        checks.function("objective", objective, "tokens", "rng")
+
+
 def test_a_large_value_in_the_place_of_a_function_is_shown_in_short():
     with pytest.raises(ValueError, match=r"^grad: got array") as error:
         checks.function("grad", np.ones((40, 40)))

@@ -336,6 +336,11 @@ def test_W_qk_refuses_bad_arguments_by_name():
     for layer in (1, -1, 0.0, "0"):
         with pytest.raises(ValueError, match=r"^layer: got"):
             checked_W_qk(params, layer)
+    two = init_params(full)
+    with pytest.raises(ValueError, match=r"^layer: got 3, needs a layer within 0\.\.1$"):
+        checked_W_qk(two, layer=3)
+    with pytest.raises(ValueError, match=r"^layer: got 0, needs params with layers$"):
+        checked_W_qk({})
 
 
 def test_the_arrays_of_a_layer_go_by_short_names():

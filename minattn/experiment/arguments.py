@@ -113,6 +113,7 @@ def parser(name: str, description: str | None) -> Parser:
         prog=f"sims/{name}.py",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     made.add_argument("--quick", action="store_true", help="a small run, to see that it works")
     made.add_argument("--seed", type=int, default=0, help="fixes every draw (default 0)")

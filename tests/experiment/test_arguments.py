@@ -7,7 +7,7 @@ from minattn import experiment
 
 def test_parser_complaints_are_value_errors():
     parser = experiment.parser("own", "A sim.")
-    for arguments in (["--seed", "x"], ["--unknown"]):
+    for arguments in (["--seed", "x"], ["--unknown"], ["--see", "1"], ["--qui"]):
         with pytest.raises(ValueError, match=r"argument|unrecognized"):
             parser.parse_args(arguments)
     assert parser.parse_args([]).out == Path("results") / "own"

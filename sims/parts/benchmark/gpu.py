@@ -205,7 +205,7 @@ def device() -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Read the folder, then check."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=experiment.RESULTS / "benchmark_gpu")
     options = parser.parse_args(arguments)
     lack = availability()["cupy"]
