@@ -85,6 +85,9 @@ class ImplicitUpdate:
     residual: Array
     layer: int = 0
 
+    def __repr__(self) -> str:
+        return f"ImplicitUpdate(x: {self.x.shape}, beta: {self.beta.shape}, layer={self.layer})"
+
     @cached_property
     def total(self) -> Array:
         """Ghat (R, H, d, d), the sum of all terms."""

@@ -46,6 +46,10 @@ class History:
     params: Params
     engine: str
 
+    def __repr__(self) -> str:
+        shapes = {name: np.shape(values) for name, values in self.metrics.items()}
+        return f"History({len(self.steps)} records, metrics={shapes}, engine={self.engine!r})"
+
 
 def fit(
     config: TransformerConfig,

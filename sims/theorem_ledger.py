@@ -43,6 +43,7 @@ from minattn import checks, experiment, plots, theorems
 from minattn.engines import choose
 from minattn.saving import write_bytes
 from minattn.theorems import Statement
+from minattn.theorems.registry import registered
 
 NAME = "theorem_ledger"
 QUICK_DRAWS = 4000
@@ -88,7 +89,8 @@ def parse(arguments: list[str] | None) -> Namespace:
         checks.integer("--draws", options.draws, minimum=2)
     known = theorems.names()
     asked = ",".join(known if options.only is None else options.only)
-    options.statements = experiment.names(asked, "--only", known)
+    spelled = ",".join(registered(name.strip()) for name in asked.split(","))
+    options.statements = experiment.names(spelled, "--only", known)
     return options
 
 

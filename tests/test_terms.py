@@ -18,6 +18,11 @@ def update_of(layer=1, **changed):
     return ma.implicit_update(config, case.params, ma.loss_and_grad(*case)[2], layer)
 
 
+def test_an_update_is_shown_by_its_shapes():
+    shown = "ImplicitUpdate(x: (3, 4, 6, 7), beta: (3, 4, 2, 6, 6), layer=1)"
+    assert repr(update_of()) == shown
+
+
 @pytest.mark.parametrize("role", ["context", "query"])
 def test_symbol_terms_by_definition(role):
     update = update_of()

@@ -126,6 +126,11 @@ def test_a_run_is_the_loop_that_one_would_write(objective, optimizer):
         np.testing.assert_array_equal(history.params[name], value, err_msg=name)
 
 
+def test_a_history_is_shown_in_one_line():
+    shown = repr(run(engine="numpy", steps=2, record_every=1))
+    assert shown == "History(3 records, metrics={'loss': (3, 2)}, engine='numpy')"
+
+
 def test_adamw_is_the_default_optimizer():
     assert_same(run(), run(optimizer=AdamW()))
 

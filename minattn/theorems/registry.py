@@ -61,6 +61,7 @@ class Statement:
         sequence = np.random.SeedSequence(seed, spawn_key=tuple(self.name.encode()))
         trial = Trial(seed, draws, np.random.default_rng(sequence))
         outcome = self.measure(trial, **altered)
+        checks.instance(f"what {self.name!r} measures", outcome, Outcome, "an Outcome")
         return Claim(
             claim=f"{self.name}: {self.text}",
             predicted=self.predicted,
@@ -94,7 +95,7 @@ def statement(
     Parameters
     ----------
     name : str
-        What `check` finds it by; not taken yet.
+        What `check` finds it by; not taken yet. A dot after the first word does not count.
     text, source, assumptions : str
         What is stated, where, and under which assumptions it is measured here.
     method : {"identity", "expectation", "counting", "counterexample", "training"}
@@ -113,17 +114,19 @@ def statement(
     Raises
     ------
     ValueError
-        If the name is taken, a text is no string, or `method` or `draws` is not valid.
+        If the name is taken, a text is no string, `method` or `draws` is not valid, or the
+        function takes no trial.
     """
     stated = {"name": name, "text": text, "source": source, "assumptions": assumptions}
     for argument, value in (stated | {"predicted": predicted, "rule": rule}).items():
         checks.text(argument, value)
-    if name in _STATEMENTS or not name:
+    if registered(name) in _STATEMENTS or not name:
         checks.fail("name", repr(name), "a name that is not taken")
     checks.one_of("method", method, METHODS)
     checks.integer("draws", draws, minimum=2)
 
     def register(measure: Measure) -> Measure:
+        checks.function(f"what measures {name!r}", measure, "trial")
         _STATEMENTS[name] = Statement(
             name, text, source, assumptions, method, predicted, rule, draws, measure
         )
@@ -159,7 +162,7 @@ def check(name: str, seed: int = 0, draws: int | None = None, **altered: Any) ->
     Parameters
     ----------
     name : str
-        One of `names()`.
+        One of `names()`; "Prop. A.9" means the same as "Prop A.9".
     seed : int
         The same seed gives the same claim.
     draws : int, optional
@@ -220,5 +223,15 @@ def check_all(seed: int = 0, draws: int | None = None, progress: str | None = No
     return [check(name, seed, count) for name, count in items]
 
 
-def _find(name: str) -> Statement:
-    return _STATEMENTS[checks.one_of("name", name, _STATEMENTS)]
+def registered(name: str) -> str:
+    """Return the name of a statement as registered, whether or not a dot ends its first word.
+
+    A name of no statement is returned as it is.
+    """
+    plain = name.replace(". ", " ", 1)
+    return next((one for one in _STATEMENTS if one.replace(". ", " ", 1) == plain), name)
+
+
+def _find(name: Any) -> Statement:
+    known = registered(name) if isinstance(name, str) else name
+    return _STATEMENTS[checks.one_of("name", known, _STATEMENTS)]

@@ -140,6 +140,11 @@ def test_a_statement_with_a_figure_shows_it(tmp_path):
     assert "(lemma_a11.png)" in (out / "README.md").read_text()
 
 
+def test_statements_go_by_names_as_pages_spell_them():
+    options = sim.parse(["--only", "Thm. 2.4, Prop. A.7", "--only", "App A.3"])
+    assert options.statements == ("Prop A.7", "Thm 2.4", "App. A.3")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -152,6 +152,38 @@ def test_statements_are_checked_when_registered(changed, text):
     assert names() == before
 
 
+def test_a_dot_after_the_first_word_does_not_matter(mine):
+    assert check("Prop. A.7", draws=2) == check("Prop A.7", draws=2)
+    assert check("App A.3", draws=2).claim.startswith("App. A.3: ")
+    with pytest.raises(ValueError, match=r"^name: got 'Prop A\. 7', needs one of"):
+        check("Prop A. 7")
+    with pytest.raises(
+        ValueError, match=r"^name: got 'Prop\. A\.9', needs a name that is not taken"
+    ):
+        registered("Prop. A.9")
+    registered("My. Lemma")
+    forget("My Lemma")
+    assert "My. Lemma" not in names()
+
+
+def test_what_measures_a_statement_takes_a_trial_and_returns_an_outcome(monkeypatch):
+    monkeypatch.setattr(theorems.registry, "_STATEMENTS", {})
+    words = dict.fromkeys(("text", "source", "assumptions", "predicted", "rule"), "w")
+    decorate = statement("Mine", method="identity", draws=3, **words)
+
+    def no_trial():
+        """Take nothing."""
+
+    with pytest.raises(
+        ValueError, match=r"^what measures 'Mine': got no_trial, needs .*\(trial\)$"
+    ):
+        decorate(no_trial)
+    assert names() == []
+    decorate(lambda trial: 0.5)
+    with pytest.raises(ValueError, match=r"^what 'Mine' measures: got float, needs an Outcome$"):
+        check("Mine")
+
+
 def test_forgetting_what_is_not_there():
     with pytest.raises(ValueError, match="Mine"):
         forget("Mine")
