@@ -186,11 +186,12 @@ def integers(name: str, value: Any, below: int | None = None, mask_symbol: bool 
     """
     found = array(name, value, "iu", "an array of integers")
     if found.size:
-        for extreme in (found.min(), found.max()):
+        extremes = found.min(), found.max()
+        for extreme in extremes:
             if extreme < 0 or (below is not None and extreme >= below + mask_symbol):
                 limit = "at least 0" if below is None else f"within 0..{below - 1}"
                 limit += f", or the mask symbol {below}" if mask_symbol else ""
                 fail(name, f"the value {extreme}", f"every value {limit}")
-        if found.max() > LARGEST:
-            fail(name, f"the value {found.max()}", "64-bit signed integers")
+        if extremes[1] > LARGEST:
+            fail(name, f"the value {extremes[1]}", "64-bit signed integers")
     return found.astype(np.int64, copy=False)

@@ -161,7 +161,10 @@ class MaskedToken:
     def __call__(self, tokens: Array, rng: np.random.Generator) -> Batch:
         """Return the batch for windows `tokens` (..., B, N)."""
         checks.generator("rng", rng)
-        tokens = _windows(tokens, minimum=1, symbols=self.mask_symbol)
+        tokens = _windows(tokens, minimum=1)
+        if tokens.max() >= self.mask_symbol:
+            needs = f"at least the number of symbols, as there is a symbol {tokens.max()}"
+            checks.fail("mask_symbol", self.mask_symbol, needs)
         selected = np.asarray(rng.random(tokens.shape) < self.rate)
         shown: Array | int = self.mask_symbol
         masked, random, _ = self.replace
@@ -178,8 +181,8 @@ class MaskedToken:
         )
 
 
-def _windows(tokens: Array, minimum: int, symbols: int | None = None) -> Array:
-    tokens = checks.integers("tokens", tokens, below=symbols)
+def _windows(tokens: Array, minimum: int) -> Array:
+    tokens = checks.integers("tokens", tokens)
     if tokens.ndim < 2 or tokens.shape[-1] < minimum or 0 in tokens.shape:
         needs = f"shape (B, N) or (R, B, N) with N of at least {minimum}"
         checks.fail("tokens", f"shape {tokens.shape}", needs)

@@ -208,6 +208,8 @@ def _sources(config: TransformerConfig, source: Any, replicas: int) -> Sequence[
     if len(sources) != replicas:
         checks.fail("source", f"{len(sources)} sources", f"one, or {replicas} as params have")
     for one in sources:
+        if isinstance(one, type):
+            checks.fail("source", f"the class {one.__name__}", "an instance")
         if not hasattr(one, "sample") or not hasattr(one, "n_symbols"):
             checks.fail("source", type(one).__name__, "sample(B, N, rng) and n_symbols")
         if one.n_symbols > config.vocab_size:

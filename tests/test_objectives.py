@@ -209,7 +209,7 @@ def test_a_bad_choice_is_refused_by_name(changes, name):
 @pytest.mark.parametrize(
     ("windows", "rng", "message"),
     [
-        ([[0, V]], generator(), f"^tokens: got the value {V}"),
+        ([[0, V + 2]], generator(), f"^mask_symbol: got {V}, needs .* there is a symbol {V + 2}$"),
         ([0, 1], generator(), "^tokens: got shape"),
         ([[0, 1]], None, "^rng: got NoneType, needs a numpy.random.Generator"),
         ([[0, 1]], 0, "^rng: got int"),

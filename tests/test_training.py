@@ -577,6 +577,8 @@ BAD = [
     ("source", "source", []),
     ("source", "source", np.zeros((3, 5), int)),
     ("source", "source", TooRich()),
+    ("source", "source", Untouched),
+    ("source", "source", [Untouched(), Untouched]),
     ("frozen", "frozen", ["no_such_name"]),
     ("frozen", "frozen", ["unembedding", "layers.7.*"]),
     ("frozen", "frozen", "unembeddin"),
@@ -664,6 +666,29 @@ def test_windows_of_another_shape_are_refused(shape):
 
     with pytest.raises(ValueError, match=r"^source: got windows of shape .*, needs .*\(3, 5\)"):
         run(Odd())
+
+
+def test_a_source_is_an_instance():
+    with pytest.raises(ValueError, match=r"^source: got the class Counting, needs an instance$"):
+        run(Counting)
+
+
+@pytest.mark.parametrize("objective", [next_token, MaskedToken(mask_symbol=V)])
+def test_symbols_beyond_those_of_the_source_are_refused(objective):
+    class Wild(Counting):
+        n_symbols = V - 1
+
+        def sample(self, B, N, rng):
+            return np.full((B, N), V - 1)
+
+    needs = rf"needs every value within 0\.\.{V - 2}$"
+    with pytest.raises(ValueError, match=rf"^source: got the value {V - 1}, {needs}"):
+        run(Wild(), objective=objective)
+
+
+def test_a_mask_symbol_that_is_a_symbol_is_refused():
+    with pytest.raises(ValueError, match=rf"^mask_symbol: got {V - 2}, needs at least the number"):
+        run(objective=MaskedToken(mask_symbol=V - 2))
 
 
 def test_an_objective_that_returns_no_batch_is_refused():

@@ -49,6 +49,7 @@ def new_tape():
 UPDATE = ma.implicit_update(CONFIG, PARAMS, TAPE)
 ABOVE = ma.implicit_update(CONFIG, PARAMS, TAPE, layer=1)
 CHAIN = ma.data.MarkovChain.random(3, 1.0)
+FOUR = ma.data.MarkovChain.random(4)
 
 
 def with_array(name, change):
@@ -274,7 +275,7 @@ ROWS = [
     row(
         ma.MaskedToken(mask_symbol=3).__call__,
         {"tokens": TOKENS, "rng": Fresh(lambda: np.random.default_rng(0))},
-        tokens=[*WINDOWS, [[0, 3]]],
+        tokens=[*WINDOWS, Says("mask_symbol", [[0, 3]])],
         rng=GENERATOR,
     ),
     row(
@@ -386,7 +387,7 @@ ROWS = [
         },
         config=CONFIGS,
         params=FITTING,
-        source=[None, 3, TOKENS, [CHAIN], [CHAIN] * 3, [], ma.data.MarkovChain.random(4), "lag1"],
+        source=[None, 3, TOKENS, [CHAIN], [CHAIN] * 3, [], ma.data.MarkovChain, "lag1", FOUR],
         objective=[*FUNCTION, ma.MaskedToken, lambda tokens: tokens],
         steps=COUNT,
         batch_size=COUNT,
