@@ -11,12 +11,15 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minattn import checks
 from minattn.arrays import Params
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
@@ -50,23 +53,35 @@ def claimed(path: Path, name: str) -> Iterator[None]:
     ValueError
         If another run is writing it, or its folder cannot be written.
     """
-    from filelock import FileLock, Timeout
-
-    held = path.with_name(f".{path.name}.lock")
-    lock = FileLock(held)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        checks.fail(name, f"{str(path)!r}, which another run is writing", "a file of its own")
-    except OSError as error:
-        checks.fail(name, f"{str(path)!r} ({error.strerror})", "a file that can be written")
+    lock = locked(path, name, "file")
     try:
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
             leftover.unlink(missing_ok=True)
         yield
     finally:
-        held.unlink(missing_ok=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+
+
+def locked(path: Path, name: str, kind: str) -> BaseFileLock:
+    """Return the lock of a path, a `kind` of thing, taken; errors call the argument `name`.
+
+    Raises
+    ------
+    ValueError
+        If another run has it, or nothing can be written beside the path.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        Path(lock.lock_file).touch()  # the lock itself takes some failures for another run
+        lock.acquire(timeout=0)
+    except Timeout:
+        checks.fail(name, f"{str(path)!r}, which another run is writing", f"a {kind} of its own")
+    except OSError as error:
+        checks.fail(name, f"{str(path)!r} ({error.strerror})", f"a {kind} that can be written")
+    return lock
 
 
 def save_arrays(path: str | Path, arrays: Params, notes: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from minattn.saving import load_arrays, save_arrays, write_bytes
+from minattn.saving import claimed, load_arrays, save_arrays, write_bytes
 
 OLD = {"x": np.arange(3.0)}
 
@@ -245,3 +245,10 @@ def test_nothing_is_ever_unpickled(tmp_path, form):
     with pytest.raises(ValueError, match="path: got"):
         load_arrays(tmp_path / "run")
     assert folder(tmp_path) == ["run"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_place_that_takes_no_files_is_not_called_another_run():
+    needs = "needs a file that can be written"
+    with pytest.raises(ValueError, match=rf"^save: got '/proc/run' \(.+\), {needs}$"):
+        claimed(Path("/proc/run"), "save").__enter__()

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minattn import checks
+from minattn.saving import locked
 
 RESULTS = Path("results")
 FORMATS = ("png", "pdf")  # of figures
@@ -70,17 +71,9 @@ def result_folder(target: Path, figures: str = "png") -> Iterator[ResultFolder]:
         If the folder cannot be written, holds something that no run wrote, or another run is
         writing to it.
     """
-    from filelock import FileLock, Timeout
-
     target = Path(os.path.realpath(target))  # a link stays, what it leads to is replaced
     _check_target(target)
-    lock = FileLock(_beside(target, "lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        checks.fail("--out", f"{target}, which another run is writing to", "a folder of its own")
-    except OSError as error:
-        checks.fail("--out", f"{target} ({error.strerror})", "a folder that can be written")
+    lock = locked(target, "--out", "folder")
     partial = _beside(target, "partial")
     try:
         _move_into_place(target)  # of a run that was killed while it did
@@ -90,7 +83,7 @@ def result_folder(target: Path, figures: str = "png") -> Iterator[ResultFolder]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         lock.release()
-        _beside(target, "lock").unlink(missing_ok=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def _beside(target: Path, kind: str) -> Path:

@@ -60,6 +60,14 @@ def test_two_runs_into_one_folder(tmp_path):
     fill(target, "the lock is free again")
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_place_that_takes_no_files_is_not_called_another_run():
+    with pytest.raises(
+        ValueError, match=r"^--out: got '/proc/run' \(.+\), needs a folder that can"
+    ):
+        experiment.result_folder(Path("/proc/run")).__enter__()
+
+
 def _hold_and_die(target):
     with experiment.result_folder(target) as folder:
         folder.path("summary.json").write_text("half")
