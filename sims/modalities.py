@@ -50,7 +50,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from parts.modalities.claims import MASKED, primary, score, secondary, undertrained
 from parts.modalities.figures import draw
 from parts.modalities.training import (
@@ -150,11 +149,12 @@ def chosen_modalities(asked: str | None) -> tuple[str, ...]:
 
 def load(options: Namespace) -> dict[str, Any]:
     """Check before any training that everything can be loaded and is long enough."""
-    found = {}
+    found, given = {}, {"text": "--text", "sound": "--wav"}
     for name in options.modalities:
-        source = material(name, options.seed, *paths(options))
-        for part in (source.train, source.validation):
-            part.sample(1, options.length, np.random.default_rng(0))
+        with experiment.given_as("--text", "path"), experiment.given_as("--wav", "wav"):
+            source = material(name, options.seed, *paths(options))
+        if name in given:  # an image is as long as a window
+            experiment.check_windows(given[name], source.validation, options.length)
         facts = {"title": source.title, "sha256": source.sha256, "n_symbols": source.n_symbols}
         found[name] = facts
     return found

@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     experiment.check_rerun(options, said(options), ENGINE)
     with experiment.result_folder(options.out, options.format) as folder:
-        models = score_all(options)
+        with experiment.given_as("PATH", "path"):
+            models = score_all(options)
         write(models, options, folder)
         folder.complete()
     report(models)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from minattn.experiment.arguments import Parser, beside, load_windows, names, parser
+from minattn.experiment.arguments import (
+    Parser,
+    beside,
+    check_windows,
+    given_as,
+    load_windows,
+    names,
+    parser,
+)
 from minattn.experiment.ending import run
 from minattn.experiment.folder import RESULTS, ResultFolder, finish, publish, result_folder
 from minattn.experiment.rerun import check as check_rerun
@@ -25,10 +33,12 @@ __all__ = [
     "ResultFolder",
     "beside",
     "check_rerun",
+    "check_windows",
     "config",
     "curve_rows",
     "estimates",
     "finish",
+    "given_as",
     "load_windows",
     "names",
     "parser",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-import numpy as np
 
 from minattn import checks
 from minattn.data import Corpus, load_text
@@ -172,6 +171,31 @@ def beside(options: argparse.Namespace, name: str, other: str, there: bool) -> N
         checks.fail(option, "a value that nothing would look at", f"{other} beside it")
 
 
+@contextlib.contextmanager
+def given_as(option: str, argument: str) -> Iterator[None]:
+    """Have errors about `argument` speak of the option that it came from."""
+    try:
+        yield
+    except ValueError as error:
+        said = str(error)
+        if not said.startswith(f"{argument}: "):
+            raise
+        raise ValueError(option + said.removeprefix(argument)) from error
+
+
+def check_windows(option: str, validation: Any, length: int) -> None:
+    """Refuse what an option names if its shorter part, to validate on, has no window.
+
+    Raises
+    ------
+    ValueError
+        If that is so.
+    """
+    if validation.windows(length) == 0:
+        got = f"a tenth of {len(validation.tokens)} tokens to validate on"
+        checks.fail(option, got, f"at least the {length} of a window")
+
+
 def load_windows(options: argparse.Namespace) -> Corpus:
     """Return the text of `Parser.add_text`.
 
@@ -180,7 +204,7 @@ def load_windows(options: argparse.Namespace) -> Corpus:
     ValueError
         If it cannot be read, or a part is shorter than a window of `options.length`.
     """
-    corpus = load_text(options.text)
-    for part in (corpus.train, corpus.validation):
-        part.sample(1, options.length, np.random.default_rng(0))
+    with given_as("--text", "path"):
+        corpus = load_text(options.text)
+    check_windows("--text", corpus.validation, options.length)
     return corpus

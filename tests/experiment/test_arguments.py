@@ -57,3 +57,13 @@ def test_names():
     for text in ("d", "a,d", "", ","):
         with pytest.raises(ValueError, match="--letters"):
             experiment.names(text, "--letters", "abc")
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [("path: got 3", "--text: got 3"), ("path2: got 3",) * 2, ("levels: got a path: 3",) * 2],
+)
+def test_only_errors_about_the_argument_speak_of_the_option(message, said):
+    with pytest.raises(ValueError) as error, experiment.given_as("--text", "path"):  # noqa: PT011
+        raise ValueError(message)
+    assert str(error.value) == said

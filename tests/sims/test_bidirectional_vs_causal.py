@@ -90,10 +90,19 @@ def test_bad_options_are_one_clear_line(options, message, refused):
     assert message in refused(sim.main, *TINY, *options)
 
 
-def test_text_that_is_too_short_is_refused_before_training(tmp_path, refused):
-    short = tmp_path / "short.txt"
-    short.write_text("too short")
-    assert "N: got 16" in refused(sim.main, *TINY, "--text", str(short))
+def test_a_text_that_cannot_be_used_is_refused_before_training(tmp_path, refused):
+    short, odd, empty = (tmp_path / name for name in ("short.txt", "odd.txt", "empty"))
+    short.write_text("a short one")
+    odd.write_bytes(b"caf\xe9")
+    empty.mkdir()
+    for text, got in (
+        (short, "a tenth of 2 tokens to validate on, needs at least the 16 of a window"),
+        (odd, f"'{odd}', not UTF-8 at byte 3"),
+        (empty, f"the folder '{empty}' without a file"),
+        ("nowhere.txt", "'nowhere.txt', needs an existing file or folder"),
+    ):
+        error = refused(sim.main, *TINY, "--text", str(text))
+        assert error.startswith(f"error: --text: got {got}")
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path, capsys, monkeypatch):

@@ -63,8 +63,8 @@ def test_a_wav_file_takes_the_place_of_the_tones(tmp_path, capsys):
         (["--replicas", "0"], "--replicas"),
         (["--steps", "0"], "--steps"),
         (["--seed", "-1"], "--seed"),
-        (["--wav", "no such.wav", "--modalities", "sound"], "no such.wav"),
-        (["--text", "no such file", "--modalities", "text"], "no such file"),
+        (["--wav", "no such.wav", "--modalities", "sound"], "error: --wav: got 'no such.wav'"),
+        (["--text", "no such file", "--modalities", "text"], "error: --text: got 'no such file'"),
     ],
 )
 def test_bad_options_are_one_clear_line(options, message, refused):
@@ -75,7 +75,7 @@ def test_a_sound_that_is_too_short_is_refused_before_training(tmp_path, refused)
     file = tmp_path / "short.wav"
     training.write_wav(file, training.tones(0)[:40], 8000)
     error = refused(sim.main, *TINY, "--modalities", "sound", "--wav", str(file))
-    assert error.startswith("error: N: got 16")
+    assert error.startswith("error: --wav: got a tenth of 4 tokens to validate on, needs at least")
 
 
 def test_images_are_left_out_only_if_nobody_asks_for_them(monkeypatch, capsys):

@@ -136,7 +136,7 @@ def test_an_infinite_dispersion_is_reported(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["nowhere"], "'nowhere', needs a safetensors file"),
+        (["nowhere"], "PATH: got 'nowhere', needs a safetensors file"),
         (["{tiny}", "{tiny}"], "models of different names"),
         (["={tiny}"], "models of different names"),
         (["{tiny}", "--heads", "5"], "a multiple of 5"),
