@@ -192,7 +192,7 @@ def check_windows(option: str, validation: Any, length: int) -> None:
         If that is so.
     """
     if validation.windows(length) == 0:
-        got = f"a tenth of {len(validation.tokens)} tokens to validate on"
+        got = f"{len(validation.tokens)} tokens to validate on, a tenth of all"
         checks.fail(option, got, f"at least the {length} of a window")
 
 

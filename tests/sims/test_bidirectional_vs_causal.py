@@ -96,7 +96,7 @@ def test_a_text_that_cannot_be_used_is_refused_before_training(tmp_path, refused
     odd.write_bytes(b"caf\xe9")
     empty.mkdir()
     for text, got in (
-        (short, "a tenth of 2 tokens to validate on, needs at least the 16 of a window"),
+        (short, "2 tokens to validate on, a tenth of all, needs at least the 16 of a window"),
         (odd, f"'{odd}', not UTF-8 at byte 3"),
         (empty, f"the folder '{empty}' without a file"),
         ("nowhere.txt", "'nowhere.txt', needs an existing file or folder"),

@@ -75,7 +75,7 @@ def test_a_sound_that_is_too_short_is_refused_before_training(tmp_path, refused)
     file = tmp_path / "short.wav"
     training.write_wav(file, training.tones(0)[:40], 8000)
     error = refused(sim.main, *TINY, "--modalities", "sound", "--wav", str(file))
-    assert error.startswith("error: --wav: got a tenth of 4 tokens to validate on, needs at least")
+    assert error.startswith("error: --wav: got 4 tokens to validate on, a tenth of all, needs")
 
 
 def test_images_are_left_out_only_if_nobody_asks_for_them(monkeypatch, capsys):
