@@ -137,7 +137,6 @@ class Loop:
             if np.shape(tokens) != (self.batch_size, self.length):
                 needs = f"windows of shape {(self.batch_size, self.length)}"
                 checks.fail("source", f"windows of shape {np.shape(tokens)}", needs)
-            tokens = checks.integers("source", tokens, below=source.n_symbols)
             batch = self.objective(tokens, objective)
             if not isinstance(batch, Batch):
                 checks.fail("objective", f"a {type(batch).__name__}", "one that returns a Batch")

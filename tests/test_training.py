@@ -673,19 +673,6 @@ def test_a_source_is_an_instance():
         run(Counting)
 
 
-@pytest.mark.parametrize("objective", [next_token, MaskedToken(mask_symbol=V)])
-def test_symbols_beyond_those_of_the_source_are_refused(objective):
-    class Wild(Counting):
-        n_symbols = V - 1
-
-        def sample(self, B, N, rng):
-            return np.full((B, N), V - 1)
-
-    needs = rf"needs every value within 0\.\.{V - 2}$"
-    with pytest.raises(ValueError, match=rf"^source: got the value {V - 1}, {needs}"):
-        run(Wild(), objective=objective)
-
-
 def test_a_mask_symbol_that_is_a_symbol_is_refused():
     with pytest.raises(ValueError, match=rf"^mask_symbol: got {V - 2}, needs at least the number"):
         run(objective=MaskedToken(mask_symbol=V - 2))
