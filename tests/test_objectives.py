@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import minattn as ma
 from minattn import Batch, MaskedToken, next_token
-from minattn.objectives import stack
+from minattn.objectives import MASKED, stack
 
 V = 6
 tokens = np.array([[0, 1, 2], [7, 8, 9]])
@@ -133,6 +133,15 @@ def test_how_selected_tokens_are_shown():
     for symbol in range(V):  # drawn from all V, the true one among them
         drawn = ((shown == symbol) & (truth == (symbol + 1) % V)).sum()
         assert binomial(drawn, (truth == (symbol + 1) % V).sum(), 0.1 / V)
+
+
+def test_the_mask_symbol_is_no_symbol_and_is_written_as_one_character():
+    tokens, rng = np.array([[0, 3, 2]]), np.random.default_rng(0)
+    assert MaskedToken(mask_symbol=4)(tokens, rng).targets.max() == 3
+    needs = "needs at least the number of symbols, as there is a symbol 3$"
+    with pytest.raises(ValueError, match=f"^mask_symbol: got 3, {needs}"):
+        MaskedToken(mask_symbol=3)(tokens, rng)
+    assert len(MASKED) == 1
 
 
 def test_rates_of_zero_and_one():
