@@ -271,17 +271,18 @@ class Primitive:
 
 
 def mutual(rng, R, T, d):
-    """Weights (R, d, T, T) of a mask; some rows are zero."""
+    """Weights (R, d, 2, T, T) of a mask; some rows are zero."""
     allowed = rng.random((T, T)) < 0.8
-    W = rng.normal(size=(R, d, T, T)) * allowed * (rng.random((R, d, T, 1)) < 0.7)
+    W = rng.normal(size=(R, d, 2, T, T)) * allowed * (rng.random((R, d, 2, T, 1)) < 0.7)
     return {"W": W, "allowed": allowed}
 
 
 def slow_mutual_sums(W, allowed):
     sums = np.zeros((len(W), 3))
-    for r, m, i, j in np.ndindex(W.shape):
-        if i != j and allowed[i, j] and allowed[j, i] and W[r, m, i].any() and W[r, m, j].any():
-            sums[r] += W[r, m, i, j] * W[r, m, j, i], W[r, m, i, j] ** 2, 1
+    for r, b, h, i, j in np.ndindex(W.shape):
+        A = W[r, b, h]
+        if i != j and allowed[i, j] and allowed[j, i] and A[i].any() and A[j].any():
+            sums[r] += A[i, j] * A[j, i], A[i, j] ** 2, 1
     return (sums,)
 
 
@@ -825,6 +826,25 @@ def test_where_rows_start_and_stop(spans_of, allowed, starts, stops):
 def test_bands_leave_out_what_a_mask_hides(allowed, bands):
     found = [(r.start, r.stop, c.start, c.stop) for r, c in numba_cpu._plan(allowed).by_query]
     assert found == bands
+
+
+@pytest.mark.parametrize(
+    ("allowed", "mutual"),
+    [
+        (np.tri(4, dtype=bool), False),
+        (np.tri(4, k=-1, dtype=bool), False),
+        (np.eye(4, dtype=bool), False),
+        (np.eye(2, dtype=bool)[::-1], True),  # each sees the other, and not itself
+        (np.ones((4, 4), bool), True),
+        (HOLES, True),
+    ],
+)
+def test_a_mask_in_which_two_positions_see_each_other(allowed, mutual, engine):
+    assert numba_cpu._plan(allowed).mutual is mutual
+    W = np.where(allowed, 2.0, 0)[None, None, None]
+    (expected,) = slow_mutual_sums(W, allowed)
+    np.testing.assert_array_equal(choose(engine).mutual_sums(W, allowed), expected)
+    assert expected.any() == mutual
 
 
 def test_kernels_get_a_mask_in_their_own_layout():
