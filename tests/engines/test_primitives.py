@@ -271,9 +271,9 @@ class Primitive:
 
 
 def mutual(rng, R, T, d):
-    """Weights (R, d, 2, T, T) of a mask; some rows are zero."""
-    allowed = rng.random((T, T)) < 0.8
-    W = rng.normal(size=(R, d, 2, T, T)) * allowed * (rng.random((R, d, 2, T, 1)) < 0.7)
+    """Weights (R, B, 2, T, T) of a mask, two sequences if d is odd; some rows are zero."""
+    allowed, B = rng.random((T, T)) < 0.8, 1 + d % 2
+    W = rng.normal(size=(R, B, 2, T, T)) * allowed * (rng.random((R, B, 2, T, 1)) < 0.7)
     return {"W": W, "allowed": allowed}
 
 
